@@ -1,0 +1,1 @@
+"""Layers: parameters and a thin forward over `lipspline.functional`."""
