@@ -96,3 +96,70 @@ def effective_regions(c: Tensor, step: float, threshold: float = 0.01) -> Tensor
         tensor(2)
     """
     return (difference(difference(c)).abs() > threshold * step).sum(dim=-1) + 1
+
+
+def grid(regions: int, radius: float, like: Tensor) -> Tensor:
+    """Knots `linspace(-radius, radius, regions + 1)` in the dtype and on the device of `like` [sec:deepspline]."""
+    return torch.linspace(-radius, radius, regions + 1, dtype=like.dtype, device=like.device)
+
+
+def clipped_slopes(c: Tensor, step: float, slope: tuple[float, float] = (-1.0, 1.0)) -> Tensor:
+    r"""Slopes `Clip(D c / T)` of the projected spline [slope_clipping], `(..., K) -> (..., K-1)`.
+
+    They are the slopes of `spline_proj(c)`, but clipped last: no rounding can push one out of the interval.
+
+    Example:
+        >>> clipped_slopes(torch.tensor([0.0, 3.0, 3.5]), step=1.0)
+        tensor([1.0000, 0.5000])
+    """
+    return (difference(c) / step).clamp(*slope)
+
+
+def region_tables(slopes: Tensor, mean: Tensor, radius: float, scale: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Intercept and slope of each region of the scaled spline `σ(α x) / α` [sec:ScalePara].
+
+    .. math:: \tfrac1\alpha\sigma(\alpha x) = b_i + s_i x, \qquad b_i = (c_i - s_i t_i) / \alpha
+
+    The slope does not depend on α, and the derivative of `b_i` by α is the whole derivative of the spline by α.
+
+    Args:
+        slopes: `(..., R)`, one for each region.
+        mean: `(...)`, mean of the K = R + 1 knot values.
+        radius: the outer knots are at ±radius, before scaling.
+        scale: `(...)`, the α of each spline, positive.
+
+    Returns:
+        b, s: `(..., R)` each.
+
+    Example:
+        >>> relu = torch.tensor([[0.0, 1.0]])
+        >>> b, s = region_tables(relu, torch.tensor([1 / 3]), radius=1.0, scale=torch.ones(1))
+        >>> print(b.abs().round(decimals=6), s)
+        tensor([[0., 0.]]) tensor([[0., 1.]])
+    """
+    regions = slopes.shape[-1]
+    values = integrate(slopes * (2 * radius / regions)) + mean.unsqueeze(-1)
+    left = grid(regions, radius, slopes)[:-1]
+    return (values[..., :-1] - slopes * left) / scale.unsqueeze(-1), slopes
+
+
+def linear_spline(x: Tensor, c: Tensor, radius: float, scale: Tensor | None = None, channel_dim: int = 1) -> Tensor:
+    r"""Evaluate `σ(α x) / α` for the spline with knot values `c`, one spline per channel [sec:deepspline].
+
+    Args:
+        x: input with C channels in dimension `channel_dim`.
+        c: `(C, K)`, or `(1, K)` for one spline shared by all channels.
+        radius: the outer knots are at ±radius.
+        scale: α, `(C,)` or `(1,)`; one if not given.
+        channel_dim: the dimension of x that selects the spline.
+
+    Example:
+        >>> absolute = torch.tensor([[1.0, 0.0, 1.0]])
+        >>> linear_spline(torch.tensor([[-3.0, 0.25]]), absolute, radius=1.0)
+        tensor([[3.0000, 0.2500]])
+    """
+    regions = c.shape[-1] - 1
+    step = 2 * radius / regions
+    scale = torch.ones_like(c[:, 0]) if scale is None else scale
+    b, s = region_tables(difference(c) / step, c.mean(dim=-1), radius, scale)
+    return piecewise_affine(x, b, s, scale.detach() / step, regions / 2, channel_dim)

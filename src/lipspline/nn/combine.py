@@ -1,0 +1,40 @@
+"""Networks made of networks: averages with the identity, and scalings."""
+
+import torch
+from torch import Tensor, nn
+
+from lipspline import _checks
+
+
+class Averaged(nn.Module):
+    r"""`β R(x) + (1 - β) x`, the averaged operator of [sec:PnPReconstruction]; 1-Lipschitz if R is.
+
+    Example:
+        >>> Averaged(nn.ReLU(), beta=0.5)(torch.tensor([[-2.0, 2.0]]))
+        tensor([[-1.,  2.]])
+    """
+
+    def __init__(self, inner: nn.Module, beta: float):
+        super().__init__()
+        self.inner = inner
+        self.beta = beta if beta == 1 else _checks.within("beta", beta, 0.0, 1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.lerp(x, self.inner(x), self.beta)
+
+    def extra_repr(self) -> str:
+        return f"beta={self.beta:g}"
+
+
+class Scaled(nn.Module):
+    """`factor * x`: a layer that sets the Lipschitz constant of what it follows."""
+
+    def __init__(self, factor: float):
+        super().__init__()
+        self.factor = float(factor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * x
+
+    def extra_repr(self) -> str:
+        return f"{self.factor:g}"

@@ -1,0 +1,68 @@
+"""A learned spline whose constraint is folded in: slopes, one level and a scale per channel, for inference."""
+
+import torch
+from torch import Tensor, nn
+
+from lipspline import _checks
+from lipspline.functional.spline import region_tables
+from lipspline.kernels import piecewise_affine
+from lipspline.nn.linear_spline import LinearSpline
+
+
+class FoldedSpline(nn.Module):
+    r"""The same function as a `LinearSpline`, defined by its slopes, its mean knot value and its scale α.
+
+    A spline is stored by what makes it continuous by construction, so its Lipschitz constant is the largest slope and
+    no stored file can hide a jump. The intercepts of the regions are derived, and derived again after loading.
+
+    Do not train it: use `LinearSpline`.
+    """
+
+    b: Tensor
+    slopes: Tensor
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, channels: int, *, regions: int, radius: float, shared: bool = False, channel_dim: int = 1):
+        super().__init__()
+        self.channels = _checks.at_least("channels", channels, 1)
+        self.regions = _checks.at_least("regions", regions, 2)
+        self.radius = _checks.positive("radius", radius)
+        self.shared = shared
+        self.channel_dim = channel_dim
+        rows = 1 if shared else channels
+        self.register_buffer("slopes", torch.ones(rows, regions))
+        self.register_buffer("mean", torch.zeros(rows))
+        self.register_buffer("scale", torch.ones(rows))
+        self.register_buffer("b", torch.zeros(rows, regions), persistent=False)
+        self.register_load_state_dict_post_hook(lambda module, _: module.refresh())
+
+    @classmethod
+    @torch.no_grad()
+    def from_spline(cls, spline: LinearSpline) -> "FoldedSpline":
+        """Fold the constraint and the logarithm of the scale into buffers."""
+        folded = cls(
+            spline.channels,
+            regions=spline.regions,
+            radius=spline.radius,
+            shared=spline.shared,
+            channel_dim=spline.channel_dim,
+        )
+        slopes, mean = spline.constrained()
+        folded.slopes, folded.mean, folded.scale = slopes.clone(), mean.clone(), spline.log_scale.exp().to(slopes)
+        return folded.refresh()
+
+    @torch.no_grad()
+    def refresh(self) -> "FoldedSpline":
+        """Derive the intercepts from slopes, mean and scale."""
+        exact = (self.slopes.double(), self.mean.double(), self.radius, self.scale.double())
+        self.b = region_tables(*exact)[0].to(self.slopes)
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        _checks.channels("FoldedSpline", x, self.channels, self.channel_dim)
+        points_per_unit = self.scale * (self.regions / (2 * self.radius))
+        return piecewise_affine(x, self.b, self.slopes, points_per_unit, self.regions / 2, self.channel_dim)
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, regions={self.regions}, radius={self.radius:g}" + (", shared=True" * self.shared)
