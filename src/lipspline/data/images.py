@@ -1,0 +1,153 @@
+"""Image files as arrays: PNG, TIFF and npy, one at a time or by the folder, in the dtype they are stored in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lipspline import _checks
+
+Array = NDArray[Any]
+LUMA = np.array([0.299, 0.587, 0.114])
+
+
+def read(path: str | Path) -> Array:
+    """Read one image, `(H, W)` or `(H, W, C)`, with the dtype of the file.
+
+    Raises:
+        ValueError: the file is empty, truncated, damaged or not an image; the message names it.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no image file {path}.")
+    reader = _dispatch(path, _READERS)
+    if path.stat().st_size == 0:
+        raise ValueError(f"The image file {path} is empty.")
+    try:
+        image = reader(path)
+    except ImportError:
+        raise
+    except Exception as error:  # decoders raise anything from SyntaxError to struct.error on damaged files
+        raise ValueError(f"The image file {path} is damaged or truncated ({error}).") from error
+    return _check(path, image)
+
+
+def write(path: str | Path, image: Array) -> None:
+    """Write one image `(H, W)` or `(H, W, C)` without changing its dtype; the name decides the format."""
+    path = Path(path)
+    writer = _dispatch(path, _WRITERS)
+    writer(path, np.ascontiguousarray(image))
+
+
+def gray(image: Array) -> NDArray[np.float64]:
+    """An image as `(H, W)` with values in [0, 1]: integers are divided by their largest value, colour becomes luma.
+
+    Example:
+        >>> gray(np.array([[0, 255]], dtype=np.uint8))
+        array([[0., 1.]])
+    """
+    scale = np.iinfo(image.dtype).max if np.issubdtype(image.dtype, np.integer) else 1.0
+    values = image.astype(np.float64) / scale
+    return values if values.ndim == 2 else _luma(values)
+
+
+@dataclass(frozen=True)
+class NamedImage:
+    """A gray 8-bit image and the name of its file without extension."""
+
+    name: str
+    pixels: NDArray[np.uint8]
+
+
+def read_folder(folder: str | Path) -> list[NamedImage]:
+    """Every image of a folder as 8-bit gray, sorted by name; a broken file is an error that names it."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no image folder {folder}.")
+    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in _READERS)
+    if not files:
+        raise FileNotFoundError(f"The folder {folder} holds no image. Formats: {', '.join(_READERS)}.")
+    return [NamedImage(path.stem, _gray8(path)) for path in files]
+
+
+def _gray8(path: Path) -> NDArray[np.uint8]:
+    image = read(path)
+    if image.dtype == np.uint8 and image.ndim == 2:
+        return image.astype(np.uint8, copy=False)
+    values = gray(image)
+    if values.min() < 0 or values.max() > 1:
+        raise ValueError(
+            f"The image file {path} has values in [{values.min():g}, {values.max():g}]; an image of floats must have "
+            f"values in [0, 1]. Divide it by its maximum."
+        )
+    return np.rint(values * 255).astype(np.uint8)
+
+
+def _luma(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    channels = values.shape[-1]
+    return values[..., :3] @ LUMA if channels >= 3 else values[..., 0]
+
+
+def _check(path: Path, image: Array) -> Array:
+    if image.dtype == np.bool_:
+        image = image.astype(np.uint8) * np.uint8(255)
+    if image.ndim == 3 and image.shape[-1] == 1:
+        image = image[..., 0]
+    if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[-1] not in (2, 3, 4)):
+        raise ValueError(
+            f"The file {path} has shape {image.shape}; an image is (height, width) or (height, width, channels) with "
+            f"3 channels (colour), or 2 or 4 with transparency."
+        )
+    if 0 in image.shape:
+        raise ValueError(f"The image file {path} has no pixels: its shape is {image.shape}.")
+    if not (np.issubdtype(image.dtype, np.integer) or np.issubdtype(image.dtype, np.floating)):
+        raise ValueError(f"The file {path} holds {image.dtype} values; an image holds integers or floats.")
+    if np.issubdtype(image.dtype, np.floating) and not np.isfinite(image).all():
+        bad = int((~np.isfinite(image)).sum())
+        raise ValueError(f"The image file {path} has {bad} NaN or infinite value(s) of {image.size}.")
+    return image
+
+
+def _dispatch(path: Path, table: dict[str, Callable]) -> Callable:
+    suffix = path.suffix.lower()
+    if suffix not in table:
+        raise ValueError(f"{path} is not in a known image format. The name must end in one of {', '.join(table)}.")
+    return table[suffix]
+
+
+def _read_png(path: Path) -> Array:
+    pillow = _checks.require("PIL.Image", "images", "Reading PNG files")
+    with pillow.open(path) as picture:
+        picture.load()
+        if picture.mode == "P":
+            picture = picture.convert("RGBA" if "transparency" in picture.info else "RGB")
+        image = np.asarray(picture)
+        sixteen_bit = picture.mode.startswith("I")
+    return image.astype(np.uint16) if sixteen_bit else image
+
+
+def _write_png(path: Path, image: Array) -> None:
+    if image.dtype not in (np.uint8, np.uint16) or (image.dtype == np.uint16 and image.ndim == 3):
+        kind = f"{image.dtype}{' colour' if image.ndim == 3 else ''}"
+        raise ValueError(f"A PNG file cannot hold this {kind} image. Write it as .tif or .npy: {path}.")
+    _checks.require("PIL.Image", "images", "Writing PNG files").fromarray(image).save(path)
+
+
+def _read_tiff(path: Path) -> Array:
+    return np.asarray(_checks.require("tifffile", "images", "Reading TIFF files").imread(path))
+
+
+def _write_tiff(path: Path, image: Array) -> None:
+    photometric = "rgb" if image.ndim == 3 and image.shape[-1] >= 3 else "minisblack"
+    _checks.require("tifffile", "images", "Writing TIFF files").imwrite(path, image, photometric=photometric)
+
+
+def _read_npy(path: Path) -> Array:
+    return np.load(path, allow_pickle=False)
+
+
+_READERS = {".png": _read_png, ".tif": _read_tiff, ".tiff": _read_tiff, ".npy": _read_npy}
+_WRITERS = {".png": _write_png, ".tif": _write_tiff, ".tiff": _write_tiff, ".npy": np.save}
