@@ -1,0 +1,207 @@
+"""Linear operators H with their exact adjoint and proven bounds on their norm."""
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from typing import Self, final
+
+import torch
+from torch import Tensor
+
+from lipspline.operators.space import Shape, Space
+
+
+class LinearOperator(ABC):
+    """A linear map `x (B, *input_shape) -> y (B, *output_shape)`, its transpose, and bounds on its norm [eq:pnp_fbs].
+
+    The inner product is the real one, Re<x, y>: for real images and complex data the adjoint ends with the real part.
+    `forward` and `adjoint` are differentiable, work in the precision of their input and satisfy <Hx, y> = <x, Hᵀy> to
+    round-off. `A + B`, `A @ B` and `c * A` are operators. A subclass is final: it sets `domain` and `codomain` and fills
+    in `_apply`, `_apply_adjoint`, `norm_bounds` and `smallest_singular_value`.
+    """
+
+    domain: Space
+    codomain: Space
+
+    @abstractmethod
+    def _apply(self, x: Tensor) -> Tensor:
+        """`H x` for an `x` that lies in the domain."""
+
+    @abstractmethod
+    def _apply_adjoint(self, y: Tensor) -> Tensor:
+        """`Hᵀ y` for a `y` that lies in the codomain."""
+
+    @abstractmethod
+    def norm_bounds(self) -> tuple[float, float]:
+        """Proven `(lower, upper)` bounds on the norm of H, the largest singular value."""
+
+    @abstractmethod
+    def smallest_singular_value(self) -> float | None:
+        """A proven positive lower bound on the smallest singular value [eq:H_invert]; None if none is known."""
+
+    @final
+    def forward(self, x: Tensor) -> Tensor:
+        """Measure: `H x`."""
+        return self._apply(self.domain.check(f"{self._name}.forward", x))
+
+    @final
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Transpose: `Hᵀ y`, back in the space of images."""
+        return self._apply_adjoint(self.codomain.check(f"{self._name}.adjoint", y))
+
+    @property
+    def input_shape(self) -> Shape:
+        """Sizes of an image without the batch dimension; None where any size fits."""
+        return self.domain.shape
+
+    @property
+    def output_shape(self) -> Shape:
+        """Sizes of the data without the batch dimension; None where any size fits."""
+        return self.codomain.shape
+
+    def to(self, device: torch.device | str) -> Self:
+        """This operator with its own tensors on `device`; precision needs no moving, it follows the input."""
+        moved = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, (Tensor, LinearOperator)):
+                setattr(moved, name, value.to(device))
+        return moved
+
+    @final
+    def __add__(self, other: "LinearOperator") -> "LinearOperator":
+        return Sum(self, other)
+
+    @final
+    def __matmul__(self, other: "LinearOperator") -> "LinearOperator":
+        return Product(self, other)
+
+    @final
+    def __mul__(self, factor: float) -> "LinearOperator":
+        return Scaled(factor, self)
+
+    __rmul__ = __mul__
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        return f"{self._name}({_sizes(self.input_shape)} -> {_sizes(self.output_shape)})"
+
+
+@final
+class Sum(LinearOperator):
+    """`(A + B) x = A x + B x`."""
+
+    def __init__(self, first: LinearOperator, second: LinearOperator):
+        domain, codomain = first.domain.meet(second.domain), first.codomain.meet(second.codomain)
+        if domain is None or codomain is None:
+            raise ValueError(
+                f"{first!r} + {second!r}: both must map between the same spaces "
+                f"({first.domain} -> {first.codomain} and {second.domain} -> {second.codomain})."
+            )
+        self.domain, self.codomain, self.first, self.second = domain, codomain, first, second
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return self.first.forward(x) + self.second.forward(x)
+
+    def _apply_adjoint(self, y: Tensor) -> Tensor:
+        return self.first.adjoint(y) + self.second.adjoint(y)
+
+    def norm_bounds(self) -> tuple[float, float]:
+        """The triangle inequality from above, a Rayleigh quotient from below."""
+        return rayleigh_lower_bound(self), self.first.norm_bounds()[1] + self.second.norm_bounds()[1]
+
+    def smallest_singular_value(self) -> float | None:
+        """None: the two may cancel."""
+        return None
+
+
+@final
+class Product(LinearOperator):
+    """`(A B) x = A (B x)`; between a complex A and a real B the adjoint takes the real part."""
+
+    def __init__(self, outer: LinearOperator, inner: LinearOperator):
+        if not inner.codomain.fits_into(outer.domain):
+            raise ValueError(
+                f"{outer!r} @ {inner!r}: what the second returns ({inner.codomain}) must be what the first takes "
+                f"({outer.domain}). An open size (None) can be fixed by a two-dimensional mask."
+            )
+        self.outer, self.inner = outer, inner
+        self.domain = _specify(inner.domain, outer.domain)
+        self.codomain = _specify(outer.codomain, inner.codomain)
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return self.outer.forward(self.inner.forward(x))
+
+    def _apply_adjoint(self, y: Tensor) -> Tensor:
+        between = self.outer.adjoint(y)
+        if self.inner.codomain.field == "real" and between.is_complex():
+            between = between.real
+        return self.inner.adjoint(between)
+
+    def norm_bounds(self) -> tuple[float, float]:
+        """The product of the norms from above, a Rayleigh quotient from below."""
+        return rayleigh_lower_bound(self), self.outer.norm_bounds()[1] * self.inner.norm_bounds()[1]
+
+    def smallest_singular_value(self) -> float | None:
+        """The product of the two, if both are known [eq:H_invert]."""
+        outer, inner = self.outer.smallest_singular_value(), self.inner.smallest_singular_value()
+        return None if outer is None or inner is None else outer * inner
+
+
+@final
+class Scaled(LinearOperator):
+    """`(c A) x = c (A x)` for a real number c."""
+
+    def __init__(self, factor: float, operator: LinearOperator):
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
+            raise ValueError(f"An operator is scaled by a finite real number, but got {factor!r}.")
+        self.factor, self.operator = float(factor), operator
+        self.domain, self.codomain = operator.domain, operator.codomain
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return self.factor * self.operator.forward(x)
+
+    def _apply_adjoint(self, y: Tensor) -> Tensor:
+        return self.factor * self.operator.adjoint(y)
+
+    def norm_bounds(self) -> tuple[float, float]:
+        """Both bounds times |c|."""
+        lower, upper = self.operator.norm_bounds()
+        return abs(self.factor) * lower, abs(self.factor) * upper
+
+    def smallest_singular_value(self) -> float | None:
+        """The bound times |c|, if it is positive [eq:H_invert]."""
+        bound = self.operator.smallest_singular_value()
+        return abs(self.factor) * bound if bound is not None and self.factor != 0 else None
+
+
+def rayleigh_lower_bound(operator: LinearOperator, *, max_steps: int = 100, tol: float = 1e-6, seed: int = 0) -> float:
+    """The largest ‖Hx‖/‖x‖ met by power iteration in float64: a lower bound on ‖H‖, whatever the iteration reached.
+
+    An open size is taken as 1: images that are constant along it show the same ratio at every size.
+    """
+    device = next((v.device for v in vars(operator).values() if isinstance(v, Tensor)), None)
+    x = operator.domain.sample(seed, device=device)
+    best, previous = 0.0, -1.0
+    for _ in range(max_steps):
+        if best <= previous * (1 + tol):
+            break
+        y = operator.forward(x)
+        previous, best = best, max(best, float((_norms(y) / _norms(x)).nan_to_num(0).max()))
+        x = operator.adjoint(y / _norms(y).max().clamp_min(torch.finfo(torch.float64).tiny))
+    return best * (1 - 1e-9)
+
+
+def _norms(x: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x.flatten(1), dim=1)
+
+
+def _specify(space: Space, other: Space) -> Space:
+    field = other.field if space.field == "any" else space.field
+    return Space(space.shape, field, other.batch if space.batch is None else space.batch)
+
+
+def _sizes(shape: Shape) -> str:
+    return "x".join("any" if n is None else str(n) for n in shape)

@@ -1,0 +1,154 @@
+"""Single-coil Cartesian MRI: some columns of the orthonormal Fourier transform [sec:exp_pnp]."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import floor, sqrt
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from lipspline import _checks
+from lipspline.operators.base import LinearOperator
+from lipspline.operators.space import Field, Space
+
+PLANE = (-2, -1)
+
+
+def uncentred_fft(x: Tensor) -> Tensor:
+    """Orthonormal Fourier transform of the last two dimensions, frequency zero first."""
+    return torch.fft.fft2(x, norm="ortho")
+
+
+def uncentred_ifft(y: Tensor) -> Tensor:
+    """Inverse, and so the adjoint, of `uncentred_fft`."""
+    return torch.fft.ifft2(y, norm="ortho")
+
+
+def centred_fft(x: Tensor) -> Tensor:
+    """Orthonormal Fourier transform of the last two dimensions, position and frequency zero in the middle."""
+    return torch.fft.fftshift(uncentred_fft(torch.fft.ifftshift(x, dim=PLANE)), dim=PLANE)
+
+
+def centred_ifft(y: Tensor) -> Tensor:
+    """Inverse, and so the adjoint, of `centred_fft`."""
+    return torch.fft.fftshift(uncentred_ifft(torch.fft.ifftshift(y, dim=PLANE)), dim=PLANE)
+
+
+@dataclass(frozen=True)
+class Fourier:
+    """How an image becomes k-space: the transform, where frequency zero lies, and whether images are real."""
+
+    fft: Callable[[Tensor], Tensor]
+    ifft: Callable[[Tensor], Tensor]
+    arrange: Callable[[Tensor], Tensor]
+    images: Field
+
+    def as_image(self, x: Tensor) -> Tensor:
+        """The real part where images are real: the adjoint of reading a real image as a complex one."""
+        return x.real if self.images == "real" else x
+
+
+Convention = Literal["paper", "centred"]
+CONVENTIONS: dict[str, Fourier] = {
+    "paper": Fourier(uncentred_fft, uncentred_ifft, torch.fft.ifftshift, "real"),
+    "centred": Fourier(centred_fft, centred_ifft, torch.clone, "complex"),
+}
+
+
+@final
+class MRI(LinearOperator):
+    """`y = M F x`: the Fourier transform of an image, kept where `mask` is true and zero elsewhere [sec:exp_pnp].
+
+    Args:
+        mask: bool `(W,)`, which columns of k-space are measured, or `(H, W)`; low frequencies in the middle. A mask
+            `(W,)` serves images of any height.
+        convention: "paper" for real images and k-space with frequency zero first (the adjoint takes the real part);
+            "centred" for complex images and k-space with frequency zero in the middle, as scanners' files have it.
+
+    `x` is `(B, 1, H, W)`; `y` is complex `(B, 1, H, W)`. Where nothing was measured the adjoint ignores `y`.
+
+    Example:
+        >>> import torch
+        >>> H = MRI(cartesian_mask(64))
+        >>> y = H.forward(torch.ones(1, 1, 48, 64))
+        >>> y.shape, int((y.abs() > 1e-6).sum()), H.norm_bounds()
+        (torch.Size([1, 1, 48, 64]), 1, (1.0, 1.0))
+    """
+
+    def __init__(self, mask: Tensor, *, convention: Convention = "paper"):
+        self._fourier = CONVENTIONS[_checks.one_of("convention", convention, CONVENTIONS)]
+        mask = check_mask(mask)
+        self.mask = mask
+        self._kept = self._fourier.arrange(mask)
+        shape = (1, None if mask.ndim == 1 else mask.shape[0], mask.shape[-1])
+        self.domain, self.codomain = Space(shape, self._fourier.images), Space(shape, "complex")
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return self._fourier.fft(x) * self._kept
+
+    def _apply_adjoint(self, y: Tensor) -> Tensor:
+        return self._fourier.as_image(self._fourier.ifft(y * self._kept))
+
+    def norm_bounds(self) -> tuple[float, float]:
+        """The norm in closed form: 1 for complex images; see `sampling_extremes` for real ones."""
+        norm = sampling_extremes(self.mask, self.domain.field)[1]
+        return norm, norm
+
+    def smallest_singular_value(self) -> float | None:
+        """In closed form [eq:H_invert]; None if some frequency is not determined by the data."""
+        return sampling_extremes(self.mask, self.domain.field)[0] or None
+
+
+def sampling_extremes(mask: Tensor, images: Field) -> tuple[float, float]:
+    """Smallest and largest singular value of M F on real or complex images, in closed form.
+
+    On complex images M F has the singular values 0 and 1. A real image has |X(-k)| = |X(k)|, so that
+    ‖M F x‖² = Σ_k (m(k) + m(-k))/2 |X(k)|²: a frequency measured on one side only counts sqrt(1/2).
+    """
+    weight = torch.fft.ifftshift(mask).double()
+    if images == "real":
+        dims = tuple(range(mask.ndim))
+        weight = (weight + weight.flip(dims).roll([1] * mask.ndim, dims)) / 2
+    return sqrt(float(weight.min())), sqrt(float(weight.max()))
+
+
+def check_mask(mask: Tensor) -> Tensor:
+    """Return `mask` if it is a bool tensor `(W,)` or `(H, W)` that measures something."""
+    if mask.dtype != torch.bool:
+        raise ValueError(
+            f"The sampling mask must be a bool tensor, but has dtype {mask.dtype}. Convert with mask != 0."
+        )
+    if mask.ndim not in (1, 2):
+        raise ValueError(f"The sampling mask must have shape (W,) or (H, W), but has shape {tuple(mask.shape)}.")
+    if not mask.any():
+        raise ValueError(f"The sampling mask {tuple(mask.shape)} is false everywhere: nothing would be measured.")
+    return mask
+
+
+def cartesian_mask(width: int, acceleration: float = 4, center: float = 0.08, seed: int = 0) -> Tensor:
+    """Random columns of k-space: ⌊width·center⌋ in the middle, ⌊width/acceleration⌋ in all [sec:exp_pnp].
+
+    Returns:
+        bool `(width,)`, low frequencies in the middle (frequency zero at width // 2); always the same for one seed.
+
+    Example:
+        >>> mask = cartesian_mask(320, acceleration=4, center=0.08)
+        >>> int(mask.sum()), int(mask[148:173].sum())
+        (80, 25)
+    """
+    _checks.at_least("width", width, 1)
+    _checks.positive("acceleration", acceleration)
+    low, total = floor(width * center), floor(width / acceleration)
+    if not 0 <= low <= total <= width or total == 0:
+        raise ValueError(
+            f"A mask of {width} columns with acceleration {acceleration:g} and center {center:g} would have "
+            f"{low} columns in the middle of {total} in all. It needs acceleration >= 1 and center <= 1/acceleration."
+        )
+    start = width // 2 - low // 2
+    mask = torch.zeros(width, dtype=torch.bool)
+    mask[start : start + low] = True
+    others = (~mask).nonzero().squeeze(1)
+    chosen = torch.randperm(len(others), generator=torch.Generator().manual_seed(seed))[: total - low]
+    mask[others[chosen]] = True
+    return mask
