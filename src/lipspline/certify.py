@@ -134,6 +134,11 @@ def certify(
     return Certificate(upper, layers, _lower(folded, input_shape, inputs, steps) if steps else None)
 
 
+def layer_bound(layer: nn.Module) -> LayerBound:
+    """The bound of one folded layer that has a rule of its own."""
+    return next(_bounds("", layer))
+
+
 def multiply_up(*factors: float) -> float:
     """Product of nonnegative numbers, rounded upward."""
     product = 1.0
@@ -263,8 +268,12 @@ def _average_pool(layer: nn.AvgPool1d | nn.AvgPool2d) -> Bound:
     dims = 1 if isinstance(layer, nn.AvgPool1d) else 2
     kernel, stride = _tuple(layer.kernel_size, dims), _tuple(layer.stride, dims)
     weight = torch.full((1, 1, *kernel), 1 / math.prod(kernel), dtype=torch.float64)
-    if getattr(layer, "divisor_override", None) or not layer.count_include_pad and any(_tuple(layer.padding, dims)):
-        raise ValueError("certify knows average pooling only with its plain divisor; set count_include_pad=True.")
+    partial = layer.ceil_mode or (not layer.count_include_pad and any(_tuple(layer.padding, dims)))
+    if partial or getattr(layer, "divisor_override", None):
+        raise ValueError(
+            "certify knows average pooling only with one divisor for all windows: "
+            "use count_include_pad=True, ceil_mode=False and no divisor_override."
+        )
     return conv_norm_upper(weight, stride=stride), "operator norm of the averaging kernel"
 
 

@@ -1,0 +1,42 @@
+# Every target makes what it needs: a fresh machine with Python >= 3.11 and make is enough (a C compiler makes it fast).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+KERNELS := $(wildcard src/lipspline/kernels/*.c src/lipspline/kernels/*.h)
+JOBS ?= 2
+
+.PHONY: demo test test-slow lint types check bench bugs docs-generated clean
+
+demo: $(INSTALLED)            ## train a small network, draw it, print its certificate
+	$(BIN)/lipspline demo
+
+test: $(INSTALLED)            ## the test suite
+	$(BIN)/python -m pytest -n $(JOBS)
+
+test-slow: $(INSTALLED)       ## what takes longer than the everyday suite allows
+	$(BIN)/python -m pytest -m slow
+
+lint: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(INSTALLED)
+	$(BIN)/pyright
+
+check: lint types test        ## what must be clean before a change lands
+
+bench: $(INSTALLED)           ## costs as ratios, measured side by side; needs a quiet machine
+	$(BIN)/lipspline bench
+
+bugs: $(INSTALLED)            ## plant every known bug and see the suite catch it
+	$(BIN)/python tests/bugs/run.py
+
+$(INSTALLED): pyproject.toml constraints.txt setup.py $(KERNELS)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info src/*.egg-info demo site

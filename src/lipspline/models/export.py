@@ -1,0 +1,191 @@
+"""From a trained network to a file: ordinary layers with a certificate, safetensors and ONNX."""
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from lipspline import _checks
+from lipspline.certify import Certificate, certify, layer_bound
+from lipspline.models.denoiser import denoiser
+from lipspline.models.mlp import mlp
+from lipspline.models.network import Network
+from lipspline.nn.fold import fold
+
+FORMAT = "lipspline/1"
+BUILDERS = {"denoiser": denoiser, "mlp": mlp}
+ROUNDING = 1e-4  # how far a constraint may miss its target by rounding; more is an error of the constraint
+
+
+@torch.no_grad()
+def plain(model: nn.Module) -> nn.Module:
+    """Copy a model with all constraints folded in: ordinary layers and tables, the same outputs, certified.
+
+    A layer whose rigorous bound exceeds its target by rounding is divided by that bound, so that a network built of
+    1-Lipschitz layers is certified <= 1, not 1.0000004. Layers without a constraint stay as they are.
+
+    Example:
+        >>> from lipspline.nn.layers import linear
+        >>> layer = plain(linear(5, 3))
+        >>> type(layer).__name__, certify(layer).upper <= 1
+        ('Linear', True)
+    """
+    targets = {
+        name: layer.parametrizations.weight[0].lipschitz  # type: ignore[union-attr]
+        for name, layer in model.named_modules()
+        if parametrize.is_parametrized(layer, "weight")
+    }
+    folded = fold(model)
+    for name, target in targets.items():
+        _shrink(folded.get_submodule(name), target, name)
+    return folded
+
+
+def _shrink(layer: nn.Module, target: float, name: str) -> None:
+    """Divide the weight of a layer by its bound until the bound of the rounded weight is at most `target`."""
+    exact, divisor = layer.weight.double(), 1.0
+    while (bound := layer_bound(layer).upper) > target:
+        if bound > target * (1 + ROUNDING):
+            raise ValueError(
+                f"Layer {name!r} should have Lipschitz constant {target:g}, but its bound is {bound:.9g}: "
+                f"more than rounding explains, so plain will not hide it."
+            )
+        divisor *= bound / target * (1 + 1e-9)
+        layer.weight.copy_((exact / divisor).to(layer.weight.dtype))
+
+
+def save(model: Network, path: str | os.PathLike[str], provenance: dict[str, Any] | None = None) -> Certificate:
+    """Write a network as safetensors: plain layers, with configuration, certificate and provenance as metadata.
+
+    The file appears whole or not at all. Nothing in it is code.
+
+    Args:
+        model: made by `models.denoiser` or `models.mlp`.
+        path: the file to write.
+        provenance: where it comes from, any JSON values: data, training, scores.
+
+    Returns:
+        The certificate that stands in the file.
+    """
+    if not isinstance(model, Network):
+        raise ValueError(
+            f"save writes networks made by models.denoiser or models.mlp, but got a {type(model).__name__}. "
+            f"For other modules use safetensors on their state_dict."
+        )
+    ordinary = plain(model)
+    certificate = certify(ordinary, steps=0)
+    tensors = {name: tensor.contiguous() for name, tensor in ordinary.state_dict().items()}
+    metadata = {
+        "format": FORMAT,
+        "config": json.dumps(model.config),
+        "certificate": certificate.to_json(),
+        "provenance": json.dumps(provenance or {}),
+        "sha256": checksum(tensors),
+    }
+    _write_whole(Path(path), to_bytes(tensors, metadata))
+    return certificate
+
+
+def load(path: str | os.PathLike[str]) -> Network:
+    """Read a network written by `save`, and certify it again: the file is believed in nothing it can be asked.
+
+    The network carries `certificate` (recomputed) and `provenance` (as written).
+    """
+    tensors, metadata = _read(Path(path))
+    if metadata.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} is not a lipspline network: its format is {metadata.get('format')!r}, not {FORMAT!r}."
+        )
+    try:
+        config, provenance = json.loads(metadata["config"]), json.loads(metadata["provenance"])
+        promised = float(json.loads(metadata["certificate"])["upper"])
+        model = _build(config)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} has damaged metadata ({error}).") from error
+    if checksum(tensors) != metadata.get("sha256"):
+        raise ValueError(f"{path} was changed after it was written: its checksum does not match.")
+    _fill(model, tensors, path)
+    certificate = certify(model, steps=0)
+    if certificate.upper > promised:
+        raise ValueError(
+            f"{path} promises the Lipschitz constant {promised:.9g}, but its layers only prove {certificate.upper:.9g}."
+        )
+    model.certificate, model.provenance = certificate, provenance
+    return model
+
+
+def checksum(tensors: dict[str, Tensor]) -> str:
+    """SHA-256 over names, types, shapes and values of tensors."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+    return digest.hexdigest()
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    if not path.is_file():
+        raise ValueError(f"There is no file {path}.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is not a safetensors file, or is truncated ({error}).") from error
+
+
+def _build(config: dict[str, Any]) -> Network:
+    """The empty network that a configuration describes."""
+    options = dict(config)
+    kind = _checks.one_of("kind", options.pop("kind", None), BUILDERS)
+    return BUILDERS[kind](**options, folded=True).eval().requires_grad_(False)
+
+
+def _fill(model: Network, tensors: dict[str, Tensor], path: str | os.PathLike[str]) -> None:
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if wanted != given:
+        odd = sorted(set(wanted.items()) ^ set(given.items()))[0][0]
+        raise ValueError(
+            f"{path} does not fit its configuration: tensor {odd!r} should have shape {wanted.get(odd)}, "
+            f"but has {given.get(odd)}."
+        )
+    model.load_state_dict(tensors, assign=True)
+    model.requires_grad_(False)
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that it is never seen half written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def to_onnx(model: nn.Module, path: str | os.PathLike[str], input_shape: tuple[int, ...]) -> None:
+    """Export the plain form of a model to ONNX, with the batch and the image size left free.
+
+    Args:
+        model: any model that `plain` accepts.
+        path: the file to write.
+        input_shape: shape of one input, without batch.
+    """
+    _checks.require("onnxscript", "onnx", "Exporting to ONNX")
+    example = torch.zeros(2, *input_shape)
+    free = {0: torch.export.Dim("batch"), **dict.fromkeys(range(2, example.ndim), torch.export.Dim.AUTO)}
+    program = torch.onnx.export(plain(model), (example,), dynamo=True, dynamic_shapes=(free,), verbose=False)
+    assert program is not None
+    program.save(os.fspath(path))

@@ -1,0 +1,1 @@
+"""Shipped weights: safetensors files, read by `lipspline.models.zoo`."""
