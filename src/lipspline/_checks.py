@@ -74,15 +74,34 @@ def floating(owner: str, x: Tensor) -> Tensor:
 
 def channels(owner: str, x: Tensor, wanted: int, dim: int) -> Tensor:
     """Return `x` if its dimension `dim` holds `wanted` channels."""
-    if x.ndim < 2:
-        raise ValueError(
-            f"{owner} needs an input of rank 2 or more, (batch, channels, ...), but got shape {tuple(x.shape)}. "
-            f"Add a batch dimension with x.unsqueeze(0)."
-        )
+    batched(owner, x)
     if x.shape[dim] != wanted:
         raise ValueError(
             f"{owner} has {wanted} channels but the input has {x.shape[dim]} (shape {tuple(x.shape)}). "
             f"Dimension {dim} must be the channel dimension."
+        )
+    return x
+
+
+def grouped(owner: str, x: Tensor, size: int, dim: int) -> Tensor:
+    """Return `x` if the channels in dimension `dim` come in groups of `size`."""
+    batched(owner, x)
+    divides(
+        f"{owner}: group size",
+        size,
+        "the number of channels",
+        x.shape[dim],
+        f"The input has shape {tuple(x.shape)} and dimension {dim} must be the channel dimension.",
+    )
+    return x
+
+
+def batched(owner: str, x: Tensor) -> Tensor:
+    """Return `x` if it has at least a batch and a channel dimension."""
+    if x.ndim < 2:
+        raise ValueError(
+            f"{owner} needs an input of rank 2 or more, (batch, channels, ...), but got shape {tuple(x.shape)}. "
+            f"Add a batch dimension with x.unsqueeze(0)."
         )
     return x
 

@@ -1,8 +1,22 @@
 """Layers: parameters and a thin forward over `lipspline.functional`."""
 
+from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
 from lipspline.nn.combine import Averaged, Scaled
 from lipspline.nn.complexity import EffectiveRegions, effective_regions, tv2
 from lipspline.nn.folded_spline import FoldedSpline
 from lipspline.nn.linear_spline import LinearSpline
 
-__all__ = ["Averaged", "EffectiveRegions", "FoldedSpline", "LinearSpline", "Scaled", "effective_regions", "tv2"]
+__all__ = [
+    "AbsoluteValue",
+    "Averaged",
+    "EffectiveRegions",
+    "FoldedSpline",
+    "GroupSort",
+    "Householder",
+    "LinearSpline",
+    "LipschitzPReLU",
+    "MaxMin",
+    "Scaled",
+    "effective_regions",
+    "tv2",
+]
