@@ -1,1 +1,21 @@
-"""training"""
+"""One training loop for every task, with checkpoints that survive anything."""
+
+from lipspline.training.log import JsonLines, Observer, Record, TensorBoard
+from lipspline.training.loop import Diverged, Fit, Plan, Task, fit
+from lipspline.training.optim import Player, param_groups
+from lipspline.training.schedules import SCHEDULES
+
+__all__ = [
+    "SCHEDULES",
+    "Diverged",
+    "Fit",
+    "JsonLines",
+    "Observer",
+    "Plan",
+    "Player",
+    "Record",
+    "Task",
+    "TensorBoard",
+    "fit",
+    "param_groups",
+]

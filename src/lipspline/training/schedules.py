@@ -1,0 +1,57 @@
+"""Learning-rate schedules: factors that depend on the step alone, so that there is no state to save."""
+
+import math
+from collections.abc import Callable
+
+Schedule = Callable[[int, int], float]
+"""The factor on the learning rate at step `step` of `steps`."""
+
+
+def constant(step: int, steps: int) -> float:
+    """The learning rate as given, throughout."""
+    return 1.0
+
+
+def cosine(step: int, steps: int) -> float:
+    """Half a cosine from 1 down to 0.
+
+    Example:
+        >>> [round(cosine(step, 4), 3) for step in range(4)]
+        [1.0, 0.854, 0.5, 0.146]
+    """
+    return 0.5 * (1 + math.cos(math.pi * step / steps))
+
+
+def one_cycle(step: int, steps: int, warmup: float = 0.3, start: float = 1 / 25, end: float = 1e-4 / 25) -> float:
+    """A half cosine from `start` up to 1 during the first `warmup` of the steps, then one down to `end`.
+
+    Example:
+        >>> [round(one_cycle(step, 11), 3) for step in (0, 3, 10)]
+        [0.04, 1.0, 0.0]
+    """
+    peak, last = warmup * (steps - 1), max(steps - 1, 1)
+    if step < peak:
+        return _half_cosine(start, 1.0, step / peak)
+    return _half_cosine(1.0, end, (step - peak) / (last - peak))
+
+
+def halving(step: int, steps: int, times: int = 4) -> float:
+    """Halve the learning rate `times` times, at equal distances.
+
+    Example:
+        >>> [halving(step, 10, times=4) for step in (0, 1, 2, 9)]
+        [1.0, 1.0, 0.5, 0.0625]
+    """
+    return 0.5 ** (step * (times + 1) // steps)
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "constant": constant,
+    "cosine": cosine,
+    "one-cycle": one_cycle,
+    "halving": halving,
+}
+
+
+def _half_cosine(first: float, last: float, fraction: float) -> float:
+    return last + (first - last) * 0.5 * (1 + math.cos(math.pi * fraction))
