@@ -1,0 +1,152 @@
+"""What `lipspline bench` measures, suite by suite."""
+
+import copy
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import nn
+
+from lipspline.benchmarks import textbook
+from lipspline.benchmarks.timing import Case, Ratios, compare, inference, keep_buffers_warm, training_step
+from lipspline.functional.matrices import orthonormalize
+from lipspline.models.denoiser import denoiser
+from lipspline.models.export import plain
+from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
+from lipspline.nn.complexity import tv2
+from lipspline.nn.layers import conv2d
+from lipspline.nn.linear_spline import LinearSpline
+from lipspline.training.optim import param_groups
+
+SHAPE = (16, 64, 40, 40)
+
+
+def _activation_cases() -> dict[str, Case]:
+    channels = SHAPE[1]
+    layers: dict[str, nn.Module] = {
+        "ReLU": nn.ReLU(),
+        "LinearSpline, 51 coefficients": LinearSpline(channels),
+        "spline, textbook": textbook.Spline(channels),
+        "AbsoluteValue": AbsoluteValue(),
+        "LipschitzPReLU": LipschitzPReLU(channels),
+        "MaxMin": MaxMin(),
+        "GroupSort(2)": GroupSort(2),
+        "GroupSort(2), textbook": textbook.GroupSort(2),
+        "Householder": Householder(channels),
+        "Householder, textbook": textbook.Householder(channels),
+    }
+    x = 0.1 * torch.randn(SHAPE)
+    return {name: training_step(layer, x) for name, layer in layers.items()}
+
+
+def activations() -> Iterator[Ratios]:
+    """Forward and backward of every activation on (16, 64, 40, 40)."""
+    yield compare("Activations, forward + backward, fresh gradient buffers", _activation_cases())
+
+
+def warm() -> Iterator[Ratios]:
+    """The same with every buffer warm and reused: the allocator keeps what is freed, until the process ends."""
+    if keep_buffers_warm():
+        yield compare("Activations, forward + backward, all buffers warm", _activation_cases())
+
+
+def scaling() -> Iterator[Ratios]:
+    """Cost of LinearSpline against coefficients, channels, pixels and threads."""
+    x = 0.1 * torch.randn(SHAPE)
+    cases = {f"K = {k}": training_step(LinearSpline(64, regions=k - 1), x) for k in (51, 11, 21, 101, 201, 501)}
+    yield compare("LinearSpline against the number of coefficients", cases)
+    for size in (8, 64, 256):
+        x = 0.1 * torch.randn(16, size, 40, 40)
+        yield compare(f"{size} channels", _pair(size, x), repeats=21)
+    for side in (8, 20, 160):
+        x = 0.1 * torch.randn(4, 64, side, side)
+        yield compare(f"4 images of {side} x {side}", _pair(64, x), repeats=21)
+    threads = torch.get_num_threads()
+    for count in sorted({1, threads}):
+        torch.set_num_threads(count)
+        yield compare(f"{count} thread(s)", _pair(64, 0.1 * torch.randn(SHAPE)))
+    torch.set_num_threads(threads)
+
+
+def _pair(channels: int, x: torch.Tensor) -> dict[str, Case]:
+    return {"ReLU": training_step(nn.ReLU(), x), "LinearSpline": training_step(LinearSpline(channels), x)}
+
+
+def convolution() -> Iterator[Ratios]:
+    """An orthogonal 64 -> 64 3x3 convolution, zero padding, against nn.Conv2d."""
+    x = torch.randn(SHAPE)
+    layers: dict[str, nn.Module] = {
+        "Conv2d": nn.Conv2d(64, 64, 3, padding=1),
+        "conv2d, orthogonal": conv2d(64, 64, 3),
+        "conv2d, spectral": conv2d(64, 64, 3, constraint="spectral"),
+        "BCOP, textbook": textbook.BCOPConv2d(64, 3),
+    }
+    yield compare("3x3 convolution, training step", {k: training_step(v, x) for k, v in layers.items()}, repeats=21)
+    evaluated = {name: layers[name] for name in ("Conv2d", "conv2d, orthogonal")}
+    evaluated["plain(conv2d)"] = plain(layers["conv2d, orthogonal"])
+    yield compare("3x3 convolution, eval", {k: inference(v, x) for k, v in evaluated.items()})
+
+
+def orthonormal() -> Iterator[Ratios]:
+    """Making a weight orthonormal, forward and backward, against 25 Björck steps."""
+    for shape in ((300, 10, 10), (16, 64, 64), (256, 256), (1024, 1024)):
+        cases = {
+            "25 Björck steps": _matrix_step(textbook.bjorck, shape),
+            "default": _matrix_step(orthonormalize, shape),
+            "qr": _matrix_step(lambda w: orthonormalize(w, method="qr"), shape),
+            "cayley": _matrix_step(lambda w: orthonormalize(w, method="cayley"), shape),
+            "polar": _matrix_step(lambda w: orthonormalize(w, method="polar"), shape),
+            "bjorck": _matrix_step(lambda w: orthonormalize(w, method="bjorck"), shape),
+        }
+        yield compare(f"Orthonormal weight {'x'.join(map(str, shape))}", cases, repeats=7)
+
+
+def _matrix_step(function: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...]) -> Case:
+    generator = torch.Generator().manual_seed(0)
+    w = torch.randn(shape, generator=generator).requires_grad_()
+    g = torch.randn(shape, generator=generator)
+
+    def step() -> None:
+        w.grad = None
+        function(w).backward(g)
+
+    return step
+
+
+def training() -> Iterator[Ratios]:
+    """A whole training step of the paper's denoiser against the same step with Conv2d and ReLU."""
+    textbook_model = nn.Sequential(nn.Conv2d(1, 64, 3, padding=1), textbook.Spline(64))
+    for _ in range(6):
+        textbook_model.extend([textbook.BCOPConv2d(64, 3), textbook.Spline(64)])
+    textbook_model.append(nn.Conv2d(64, 1, 3, padding=1))
+    models: dict[str, nn.Module] = {
+        "Conv2d and ReLU": denoiser("relu", folded=True),
+        "denoiser, LLS": denoiser(),
+        "denoiser, textbook": textbook_model,
+    }
+    clean = torch.rand(16, 1, 40, 40)
+    cases = {name: _denoiser_step(model, clean) for name, model in models.items()}
+    yield compare("Training step of the denoiser, batch 16 of 40x40, TV2 on", cases, repeats=15)
+
+
+def _denoiser_step(model: nn.Module, clean: torch.Tensor) -> Case:
+    model = copy.deepcopy(model).train().requires_grad_()
+    optimizer = torch.optim.Adam(param_groups(model, lr=1e-4))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        noisy = clean + 0.06 * torch.randn_like(clean)
+        loss = nn.functional.mse_loss(model(noisy), clean) + 1e-6 * tv2(model)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+SUITES: dict[str, Callable[[], Iterator[Ratios]]] = {
+    "activations": activations,
+    "convolution": convolution,
+    "orthonormal": orthonormal,
+    "training": training,
+    "scaling": scaling,
+    "warm": warm,  # last: it changes the allocator for the rest of the process
+}
