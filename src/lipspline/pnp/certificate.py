@@ -1,0 +1,102 @@
+"""What is proven about a reconstruction, and what was measured while it ran."""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+
+from lipspline.pnp.guarantee import Estimate, Pairing, Setting
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The theorem that covers a reconstruction with every number in it; `str()` is a table.
+
+    Of a batch, `residual` and `distance` are those of the worst image, and steps are those of the longest.
+    """
+
+    setting: Setting
+    violations: tuple[str, ...]
+    """Hypotheses that do not hold; empty if convergence is proven."""
+    pairing: Pairing
+    converged: bool
+    residual: float
+    tol: float
+    plain_steps: int
+    accelerated_steps: int
+    distance: float | None
+    """Proven bound on the distance `‖x - x*‖` to the fixed point, where the iteration is a contraction."""
+
+    @property
+    def guaranteed(self) -> bool:
+        """Whether all hypotheses of the convergence theorem hold."""
+        return not self.violations
+
+    @property
+    def guarantee(self) -> str:
+        """What is promised, as a sentence; it begins with "no guarantee" where nothing is."""
+        if self.violations:
+            return "no guarantee: " + " ".join(self.violations)
+        if self.setting.rate < 1:
+            return f"converges to the only fixed point, by a factor {self.setting.rate:.6g} a step [eq:pnp_fbs]"
+        return "converges to a fixed point, if there is one [eq:pnp_fbs]"
+
+    @property
+    def estimates(self) -> tuple[Estimate, ...]:
+        """The stability estimates; none of them holds without a guarantee."""
+        if self.guaranteed:
+            return self.setting.estimates()
+        return tuple(Estimate(e.label, e.statement, None, "no guarantee") for e in self.setting.estimates())
+
+    def to_json(self) -> str:
+        """The certificate as a JSON document."""
+        return json.dumps(_finite({**asdict(self), **self._derived()}), indent=2, ensure_ascii=False)
+
+    def _derived(self) -> dict[str, object]:
+        return {
+            "guarantee": self.guarantee,
+            "guaranteed": self.guaranteed,
+            "lipschitz": self.setting.lipschitz,
+            "rate": self.setting.rate,
+            "estimates": [asdict(estimate) for estimate in self.estimates],
+        }
+
+    def __str__(self) -> str:
+        setting = self.setting
+        bound = "none" if setting.denoiser is None else f"<= {setting.denoiser:.9g}"
+        rows = [
+            ("guarantee", self.guarantee),
+            ("Lipschitz bound of D", bound),
+            (
+                "β, contraction",
+                f"{setting.beta:g}, {setting.contraction:g}: D_β has Lipschitz bound {setting.lipschitz:.9g}",
+            ),
+            ("step α", f"{setting.step:.6g} of at most {2 / setting.norm[1] ** 2:.6g}"),
+            ("‖H‖", f"between {setting.norm[0]:.6g} and {setting.norm[1]:.6g}"),
+            ("adjoint error", f"{self.pairing.error:.2g}"),
+            (
+                "residual",
+                f"{self.residual:.3g} ({'converged' if self.converged else 'not converged'}, tol {self.tol:g})",
+            ),
+            ("steps", f"{self.plain_steps} plain, {self.accelerated_steps} accelerated"),
+            ("distance to x*", "no bound" if self.distance is None else f"<= {self.distance:.3g}"),
+            *((f"[{e.label}]", _describe(e)) for e in self.estimates),
+        ]
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name.ljust(width)}  {text}" for name, text in rows)
+
+
+def _describe(estimate: Estimate) -> str:
+    if estimate.constant is None:
+        return f"not claimed: {estimate.reason}"
+    return f"{estimate.statement}, c = {estimate.constant:.6g}"
+
+
+def _finite(value: object) -> object:
+    """JSON has no infinity: such numbers become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,243 @@
+"""Plug-and-play forward-backward splitting with its theorem checked before the first step [eq:pnp_fbs]."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from lipspline import _checks
+from lipspline.operators import LinearOperator
+from lipspline.pnp.anderson import Anderson
+from lipspline.pnp.certificate import Certificate
+from lipspline.pnp.guarantee import (
+    Denoiser,
+    Setting,
+    check_norm,
+    lipschitz_bound,
+    measure_pairing,
+    pairing_violations,
+)
+from lipspline.pnp.iterate import STRETCHED, FixedPointMap, ImageRun, Progress, iterate
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A reconstruction and the evidence for it; `images` has the story of each image of the batch."""
+
+    value: Tensor
+    """The reconstructions `(B, ...)`: always finite, whether converged or not."""
+    images: tuple[ImageRun, ...]
+    certificate: Certificate
+
+    @property
+    def converged(self) -> bool:
+        """Whether every image reached the tolerance."""
+        return all(image.converged for image in self.images)
+
+    @property
+    def reason(self) -> str:
+        """Why the iteration ended, for the first image that did not converge, if any."""
+        return next((image.reason for image in self.images if not image.converged), "converged")
+
+    @property
+    def steps(self) -> int:
+        """Steps taken by the image that needed most."""
+        return max(image.steps for image in self.images)
+
+    @property
+    def denoiser_calls(self) -> int:
+        """Calls of the denoiser, each for all images still running."""
+        return max(image.calls for image in self.images)
+
+    @property
+    def residuals(self) -> list[float]:
+        """Relative residual `‖x_{k+1} - x_k‖ / ‖x_k‖` of the worst image after each call of the denoiser."""
+        curves = [image.residuals for image in self.images]
+        return [max(curve[min(k, len(curve) - 1)] for curve in curves) for k in range(self.denoiser_calls)]
+
+    def __str__(self) -> str:
+        done = sum(image.converged for image in self.images)
+        head = f"{done} of {len(self.images)} images converged in {self.denoiser_calls} denoiser calls: {self.reason}"
+        return f"{head}\n{self.certificate}"
+
+
+def fbs(
+    y: Tensor,
+    H: LinearOperator,
+    denoiser: Denoiser,
+    beta: float = 0.5,
+    step: float | None = None,
+    tol: float = 1e-6,
+    max_steps: int = 1000,
+    accelerate: bool = False,
+    *,
+    contraction: float = 1.0,
+    start: Tensor | None = None,
+    guarantee: bool = True,
+    progress: Callable[[Progress], None] | None = None,
+) -> Solution:
+    r"""Reconstruct images from data `y = H x + n` by plug-and-play forward-backward splitting [eq:pnp_fbs].
+
+    .. math:: x^{k+1} = K \bigl(\beta D + (1 - \beta) \mathrm{Id}\bigr) \bigl(x^k - \alpha H^T (H x^k - y)\bigr)
+
+    Before the first step the hypotheses of the theorem are checked: a certificate that D is 1-Lipschitz, β in (0, 1),
+    α in (0, 2/‖H‖²) with a proven bound on ‖H‖, an adjoint that is one. Each image of the batch is a problem of its
+    own and stops on its own. A real denoiser is applied to real and imaginary part of complex images.
+
+    An image is stopped, with `converged` False, a `reason` and the last finite iterate, if the denoiser returns NaN, if
+    the iteration diverges (possible only without guarantee), or if it does what the certificate excludes.
+
+    Args:
+        y: data `(B, *H.output_shape)`.
+        denoiser: D, any callable `(B, *H.input_shape) -> ` the same shape; its certificate is found by
+            `lipschitz_bound`.
+        beta: weight of D against the identity; [eq:EstForward] needs `beta <= 1/2`.
+        step: α; `1/‖H‖²`, from the upper bound on the norm, if not given.
+        tol: stop when `‖x^{k+1} - x^k‖ <= tol ‖x^k‖`.
+        max_steps: the largest number of denoiser calls.
+        accelerate: use `Anderson` steps, safeguarded so that convergence stays proven.
+        contraction: K, at most 1; below 1 the fixed point is unique, [eq:EstCont] holds and the distance to the fixed
+            point is bounded.
+        start: first iterate; `α Hᵀ y` if not given.
+        guarantee: False runs without the hypotheses, and says so in everything returned.
+        progress: called with a `Progress` after each denoiser call.
+
+    Example:
+        >>> from lipspline.operators import Matrix
+        >>> H = Matrix(torch.eye(2))
+        >>> solution = fbs(torch.tensor([[2.0, 0.0]]), H, nn.ReLU(), tol=1e-6)
+        >>> solution.converged, solution.value
+        (True, tensor([[2., 0.]]))
+    """
+    _check_data(y, H, tol, max_steps)
+    norm = check_norm(H.norm_bounds())
+    setting = Setting(
+        denoiser=_bound_or_none(denoiser, guarantee),
+        beta=float(beta),
+        contraction=contraction if contraction == 1 else _checks.within("contraction", contraction, 0.0, 1.0),
+        step=1 / norm[1] ** 2 if step is None else float(step),
+        norm=norm,
+        smallest=H.smallest_singular_value(),
+    )
+    first = _first_iterate(y, H, setting.step, start)
+    _check_tolerance(tol, first)
+    pairing = measure_pairing(H, first, y)
+    violations = setting.violations() + pairing_violations(pairing, norm[1])
+    if violations and guarantee:
+        raise ValueError(f"{violations[0]} To run without any guarantee, pass guarantee=False.")
+    with _evaluating(denoiser):
+        value, runs = iterate(
+            averaged_map(y, H, denoiser, setting),
+            first,
+            tol=tol,
+            max_steps=max_steps,
+            nonexpansive=not violations,
+            accelerator=Anderson() if accelerate else None,
+            progress=progress,
+        )
+    if not guarantee:
+        violations = violations or ["guarantee=False was passed."]
+    violations += [STRETCHED] if any(run.reason == STRETCHED for run in runs) else []
+    return Solution(value, tuple(runs), _certificate(setting, violations, pairing, runs, tol))
+
+
+def averaged_map(y: Tensor, H: LinearOperator, denoiser: Denoiser, setting: Setting) -> FixedPointMap:
+    """The map `T(x, rows)` whose fixed points are the reconstructions [eq:pnp_fbs]; differentiable in x and y."""
+
+    def gradient(x: Tensor, rows: Tensor) -> Tensor:
+        if H.domain.batch is None or len(rows) == len(y):
+            return H.adjoint(H.forward(x) - y[rows])
+        # The operator holds data for each image, so it needs the whole batch.
+        whole = x.new_zeros((len(y), *x.shape[1:])).index_copy(0, rows, x)
+        return H.adjoint(H.forward(whole) - y)[rows]
+
+    def mapped(x: Tensor, rows: Tensor) -> Tensor:
+        z = x - setting.step * gradient(x, rows)
+        return setting.contraction * (z + setting.beta * (denoise(denoiser, z) - z))
+
+    return mapped
+
+
+def denoise(denoiser: Denoiser, x: Tensor) -> Tensor:
+    """Apply a real denoiser, to real and imaginary part if `x` is complex: this keeps its Lipschitz constant.
+
+    (Applied to magnitude and phase it would not.)
+    """
+    flat = torch.cat([x.real, x.imag]) if x.is_complex() else x
+    result = denoiser(flat)
+    if result.shape != flat.shape:
+        raise ValueError(
+            f"The denoiser maps shape {tuple(flat.shape)} to {tuple(result.shape)}, but must keep the shape."
+        )
+    return torch.complex(*result.chunk(2)) if x.is_complex() else result
+
+
+def _check_data(y: Tensor, H: LinearOperator, tol: float, max_steps: int) -> None:
+    if not isinstance(H, LinearOperator):
+        raise ValueError(f"H must be a lipspline.operators.LinearOperator, but is a {type(H).__name__}.")
+    H.codomain.check("pnp.fbs(y, ...)", y)
+    if len(y) == 0:
+        raise ValueError(f"y has shape {tuple(y.shape)}: the batch is empty.")
+    _checks.finite("y", y, "Remove or zero such measurements, and leave them out of the operator too.")
+    _checks.positive("tol", tol)
+    _checks.at_least("max_steps", max_steps, 1)
+
+
+def _check_tolerance(tol: float, x: Tensor) -> None:
+    eps = torch.finfo(x.dtype).eps
+    if tol < eps:
+        raise ValueError(
+            f"tol {tol:g} is below the round-off {eps:.2g} of {x.dtype}. Pass a larger tol or float64 data."
+        )
+
+
+def _bound_or_none(denoiser: Denoiser, guarantee: bool) -> float | None:
+    """The certified bound; without guarantee a network that cannot be certified is merely one without a bound."""
+    try:
+        return lipschitz_bound(denoiser)
+    except ValueError:
+        if guarantee:
+            raise
+        return None
+
+
+def _first_iterate(y: Tensor, H: LinearOperator, step: float, start: Tensor | None) -> Tensor:
+    back = step * H.adjoint(y)
+    if start is None:
+        return back
+    H.domain.check("pnp.fbs(start=...)", start)
+    if start.shape != back.shape:
+        raise ValueError(f"start has shape {tuple(start.shape)}, but the data belong to images {tuple(back.shape)}.")
+    return _checks.finite("start", start.to(back))
+
+
+@contextlib.contextmanager
+def _evaluating(denoiser: Denoiser) -> Iterator[None]:
+    """Run a network in eval mode, as it was certified, and compute constrained weights once."""
+    training = isinstance(denoiser, nn.Module) and denoiser.training
+    if isinstance(denoiser, nn.Module):
+        denoiser.eval()
+    try:
+        with parametrize.cached():
+            yield
+    finally:
+        if isinstance(denoiser, nn.Module):
+            denoiser.train(training)
+
+
+def _certificate(setting, violations, pairing, runs: list[ImageRun], tol: float) -> Certificate:
+    longest = max(runs, key=lambda run: run.steps)
+    return Certificate(
+        setting=setting,
+        violations=tuple(violations),
+        pairing=pairing,
+        converged=all(run.converged for run in runs),
+        residual=max(run.residuals[-1] for run in runs),
+        tol=tol,
+        plain_steps=longest.steps - longest.accelerated,
+        accelerated_steps=longest.accelerated,
+        distance=None if violations else setting.distance(max(run.change for run in runs)),
+    )

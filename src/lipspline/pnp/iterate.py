@@ -1,0 +1,205 @@
+r"""The one fixed-point loop: `x ← T(x)` for a batch of independent problems, until each image has settled.
+
+A finished image is frozen and costs no further call of the map. The loop never prints and never returns NaN: an image
+that turns bad is stopped with a reason, and its last finite iterate is returned.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from lipspline.pnp.anderson import Anderson
+from lipspline.pnp.norms import norms, pick
+
+FixedPointMap = Callable[[Tensor, Tensor], Tensor]
+"""`T(x, rows)`: maps the iterates `x` of the images `rows` of the batch."""
+
+# What a nonexpansive map may seem to stretch a distance by, through round-off, in units of eps ‖x‖.
+ROUND_OFF = 1e3
+# Without a guarantee steps may lengthen; beyond this factor over the first step the iteration is called divergent.
+DIVERGENCE = 1e6
+
+STRETCHED = (
+    "stopped: the iteration drove two iterates apart, which a nonexpansive map cannot do, "
+    "so the Lipschitz bound given for the denoiser, or the adjoint or norm of the operator, is wrong"
+)
+DIVERGED = "stopped: the iteration diverges, a step has become a million times as long as the first"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a progress callback is told after every call of the map; the worst image counts."""
+
+    calls: int
+    residual: float
+    running: int
+    images: int
+    seconds: float
+    eta: float | None
+    """Estimated seconds to go, from how fast the residual has been falling; None while it is not falling."""
+
+
+@dataclass
+class ImageRun:
+    """How the iteration went for one image of the batch."""
+
+    converged: bool = False
+    reason: str = ""
+    steps: int = 0
+    """Steps taken, accelerated ones included; a rejected proposal is a call of the map but not a step."""
+    accelerated: int = 0
+    residuals: list[float] = field(default_factory=list)
+    """Relative residual `‖T(x) - x‖ / ‖x‖` of the current iterate x after each call of the map."""
+    change: float = math.inf
+    """Absolute residual `‖T(x) - x‖` of the last iterate x; what is returned is `T(x)`."""
+
+    @property
+    def calls(self) -> int:
+        """Calls of the map for this image."""
+        return len(self.residuals)
+
+
+@torch.no_grad()
+def iterate(
+    fixed_point_map: FixedPointMap,
+    start: Tensor,
+    *,
+    tol: float,
+    max_steps: int,
+    nonexpansive: bool = True,
+    accelerator: Anderson | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> tuple[Tensor, list[ImageRun]]:
+    r"""Iterate `x ← T(x)` for each image of the batch `start` until `‖T(x) - x‖ <= tol ‖x‖`.
+
+    Args:
+        fixed_point_map: `T(x, rows)`, applied to the images `rows` that are still running.
+        start: the first iterates, `(B, ...)`, real or complex.
+        max_steps: the largest number of calls of the map.
+        nonexpansive: `T` is known to be nonexpansive, so two iterates that it drives apart refute this and stop the
+            image. Otherwise only a step 1e6 times longer than the first stops it.
+        accelerator: proposes bolder steps than the plain one; see `Anderson`.
+        progress: called after every call of the map.
+
+    Returns:
+        The images `T(x)` of the last iterates, `(B, ...)`, and how each of them came about.
+
+    Example:
+        >>> value, (run,) = iterate(lambda x, rows: 0.5 * x + 1, torch.zeros(1, 3), tol=1e-3, max_steps=100)
+        >>> run.converged, run.steps, value
+        (True, 10, tensor([[1.9980, 1.9980, 1.9980]]))
+    """
+
+    def evaluate(x: Tensor, running: Tensor) -> Tensor:
+        rows = running.nonzero().squeeze(1)
+        return x.index_copy(0, rows, fixed_point_map(x[rows], rows))
+
+    state = _State(start, evaluate, tol, nonexpansive)
+    clock = _Clock(tol, progress)
+    clock.tick(state)
+    while state.running.any() and state.calls < max_steps:
+        candidate, bold = state.image, torch.zeros_like(state.running)
+        if accelerator is not None:
+            candidate, bold = accelerator.propose(state.point, state.image)
+        mapped = evaluate(candidate, state.running)
+        trial = norms(mapped - candidate)
+        approved = ~bold
+        if accelerator is not None:
+            approved = accelerator.judge(candidate - state.point, mapped - state.image, trial, state.change, bold)
+        state.step(candidate, mapped, trial, approved, bold)
+        clock.tick(state)
+    return state.image, state.finish()
+
+
+class _State:
+    """The current iterates `point`, their images `image = T(point)`, and the record of each image."""
+
+    def __init__(self, start: Tensor, evaluate: Callable[[Tensor, Tensor], Tensor], tol: float, nonexpansive: bool):
+        self.tol, self.nonexpansive, self.calls = tol, nonexpansive, 1
+        self.runs = [ImageRun() for _ in start]
+        self.running = torch.ones(len(start), dtype=torch.bool, device=start.device)
+        mapped = evaluate(start, self.running)
+        change = norms(mapped - start)
+        finite = torch.isfinite(change)
+        self.change = torch.where(finite, change, math.inf)
+        self.point, self.image = start, pick(finite, mapped, start)
+        self._first = self.change
+        # An iterate this small is zero up to round-off of where it came from; its residual is then absolute.
+        self._floor = torch.finfo(start.dtype).eps * torch.maximum(norms(start), norms(self.image))
+        self._record(finite, torch.zeros_like(finite), ~finite, torch.zeros_like(finite))
+
+    def step(self, candidate: Tensor, mapped: Tensor, trial: Tensor, approved: Tensor, bold: Tensor) -> None:
+        """Move to the approved candidates, leave the others where they are, stop those that went wrong."""
+        self.calls += 1
+        finite = torch.isfinite(trial)
+        broken = ~finite & ~bold
+        wild = finite & self._wild(candidate, mapped, trial, bold)
+        accepted = self.running & approved & finite & ~wild
+        self.point, self.image = pick(accepted, candidate, self.point), pick(accepted, mapped, self.image)
+        self.change = torch.where(accepted, trial, self.change)
+        self._record(accepted, bold, broken, wild)
+
+    def finish(self) -> list[ImageRun]:
+        for row in self.running.nonzero().squeeze(1).tolist():
+            run = self.runs[row]
+            run.reason = f"not converged: residual {run.residuals[-1]:.3g} after {run.calls} steps, tol is {self.tol:g}"
+        return self.runs
+
+    def _wild(self, candidate: Tensor, mapped: Tensor, trial: Tensor, bold: Tensor) -> Tensor:
+        if not self.nonexpansive:
+            return ~bold & (trial > DIVERGENCE * self._first)
+        slack = ROUND_OFF * torch.finfo(candidate.dtype).eps * norms(candidate)
+        return norms(mapped - self.image) > norms(candidate - self.point) + slack
+
+    def _record(self, accepted: Tensor, bold: Tensor, broken: Tensor, wild: Tensor) -> None:
+        residual = self.change / torch.maximum(norms(self.point), self._floor).clamp_min(
+            torch.finfo(torch.float64).tiny
+        )
+        converged = accepted & (residual <= self.tol)
+        for row in self.running.nonzero().squeeze(1).tolist():
+            run = self.runs[row]
+            run.residuals.append(float(residual[row]))
+            run.change = float(self.change[row])
+            run.steps += bool(accepted[row])
+            run.accelerated += bool(accepted[row] & bold[row])
+            run.converged = bool(converged[row])
+            if converged[row]:
+                run.reason = "converged"
+            elif broken[row]:
+                run.reason = f"stopped: the denoiser or the operator returned NaN or infinity at call {run.calls}"
+            elif wild[row]:
+                run.reason = STRETCHED if self.nonexpansive else DIVERGED
+        self.running = self.running & ~(converged | broken | wild)
+
+
+class _Clock:
+    """Tells the progress callback how far the worst image has come, and when it may be there."""
+
+    def __init__(self, tol: float, progress: Callable[[Progress], None] | None):
+        self.tol, self.progress, self.begin = tol, progress, time.perf_counter()
+        self.worst: list[float] = []
+
+    def tick(self, state: _State) -> None:
+        if self.progress is None:
+            return
+        self.worst.append(max(run.residuals[-1] for run in state.runs))
+        seconds = time.perf_counter() - self.begin
+        running = int(state.running.sum())
+        eta = self._calls_to_go() * seconds / state.calls if running else 0.0
+        self.progress(
+            Progress(
+                state.calls, self.worst[-1], running, len(state.runs), seconds, eta if math.isfinite(eta) else None
+            )
+        )
+
+    def _calls_to_go(self) -> float:
+        """Calls until the tolerance if the residual goes on falling as over the last ten calls."""
+        recent = self.worst[-11:]
+        if not 0 < recent[-1] < recent[0] < math.inf:
+            return math.inf
+        fall = math.log(recent[0] / recent[-1]) / (len(recent) - 1)
+        return max(math.log(recent[-1] / self.tol), 0.0) / fall
