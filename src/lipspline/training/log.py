@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -47,7 +48,7 @@ class JsonLines:
         self._file = None
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("ab")
+            self._file = path.open("ab", buffering=0)
             self._file.truncate(offset)
             self.lines = [json.loads(line) for line in path.read_bytes().splitlines()]
 
@@ -55,20 +56,31 @@ class JsonLines:
         """Append one line."""
         self.lines.append(line)
         if self._file is not None:
-            self._file.write(json.dumps(line).encode() + b"\n")
-            self._file.flush()
+            with self._explained():
+                self._file.write(json.dumps(line).encode() + b"\n")
 
     def sync(self) -> int:
         """Make sure that everything is on disk; returns the length of the file."""
         if self._file is None:
             return 0
-        os.fsync(self._file.fileno())
+        with self._explained():
+            os.fsync(self._file.fileno())
         return self._file.tell()
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
             self._file.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OSError(
+                f"The log {self.path} could not be written ({error.strerror or error}); the checkpoints beside it are "
+                f"untouched. Make room and start the same command again."
+            ) from error
 
 
 class TensorBoard:
