@@ -5,6 +5,7 @@ from lipspline.nn.combine import Averaged, Scaled
 from lipspline.nn.complexity import EffectiveRegions, effective_regions, tv2
 from lipspline.nn.folded_spline import FoldedSpline
 from lipspline.nn.linear_spline import LinearSpline
+from lipspline.nn.rewrite import preactivation_bound, rewrite
 
 __all__ = [
     "AbsoluteValue",
@@ -18,5 +19,7 @@ __all__ = [
     "MaxMin",
     "Scaled",
     "effective_regions",
+    "preactivation_bound",
+    "rewrite",
     "tv2",
 ]
