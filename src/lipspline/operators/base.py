@@ -16,8 +16,8 @@ class LinearOperator(ABC):
 
     The inner product is the real one, Re<x, y>: for real images and complex data the adjoint ends with the real part.
     `forward` and `adjoint` are differentiable, work in the precision of their input and satisfy <Hx, y> = <x, Hᵀy> to
-    round-off. `A + B`, `A @ B` and `c * A` are operators. A subclass is final: it sets `domain` and `codomain` and fills
-    in `_apply`, `_apply_adjoint`, `norm_bounds` and `smallest_singular_value`.
+    round-off. `A + B`, `A @ B` and `c * A` are operators. A subclass is final: it sets `domain` and `codomain` and
+    fills in `_apply`, `_apply_adjoint`, `norm_bounds` and `smallest_singular_value`.
     """
 
     domain: Space
