@@ -160,7 +160,7 @@ def test_spline_proj_keeps_the_mean(c: Tensor):
 
 @given(coefficients(high=8))
 def test_spline_proj_has_the_derivative_of_the_formula(c: Tensor):
-    """Property 2 of [prop:splineproj]: off the set S of [sec:splineproj_app] the Jacobian is D† diag(inside) D + 11ᵀ/K."""
+    """Property 2 of [prop:splineproj]: the Jacobian is D† diag(inside) D + 11ᵀ/K off the set S of the proof."""
     d, K = difference(c), len(c)
     if ((d.abs() - STEP).abs() < 1e-9).any():
         return
