@@ -1,6 +1,7 @@
 """Turn constrained layers into ordinary ones: the constraint is evaluated once and forgotten."""
 
 import copy
+from typing import TypeGuard
 
 import torch
 from torch import nn
@@ -18,23 +19,32 @@ def fold(model: nn.Module) -> nn.Module:
     rounding of its entries, not of its computation.
     """
     folded = copy.deepcopy(model).eval()
-    if isinstance(folded, LinearSpline):
-        return FoldedSpline.from_spline(folded)
-    for parent in folded.modules():
-        for name, child in parent.named_children():
-            if isinstance(child, LinearSpline):
-                setattr(parent, name, FoldedSpline.from_spline(child))
+    for parent in list(folded.modules()):
+        for name, child in parent._modules.items():
+            if child is not None and _is_spline(child):
+                parent._modules[name] = FoldedSpline.from_spline(child)
     for module in list(folded.modules()):
-        if parametrize.is_parametrized(module):
+        if parametrize.is_parametrized(module) and not _is_spline(module):
             _fold_parametrizations(module)
-    return folded.requires_grad_(False)
+    folded = FoldedSpline.from_spline(folded) if _is_spline(folded) else folded
+    return folded.eval().requires_grad_(False)
+
+
+def _is_spline(module: nn.Module) -> TypeGuard[LinearSpline]:
+    """Whether a module is a learned spline and nothing more: no forward of its own, no hooks that would be lost."""
+    forward = getattr(module.forward, "__func__", None)
+    return forward is LinearSpline.forward and not (module._forward_hooks or module._forward_pre_hooks)
 
 
 def _fold_parametrizations(module: nn.Module) -> None:
-    """Replace each parametrized tensor of one module by its value."""
+    """Replace each parametrized tensor of one module by its value.
+
+    `parametrize.remove_parametrizations` would change the class of the module in place, which its copies share.
+    """
     assert isinstance(module.parametrizations, nn.ModuleDict)
-    for name in list(module.parametrizations):
-        dtype = getattr(module, name).dtype
-        value = getattr(copy.deepcopy(module).double(), name).to(dtype)
-        parametrize.remove_parametrizations(module, name, leave_parametrized=True)
-        setattr(module, name, nn.Parameter(value))
+    exact = copy.deepcopy(module).double()
+    values = {name: getattr(exact, name).to(getattr(module, name)) for name in module.parametrizations}
+    module.__class__ = parametrize.type_before_parametrizations(module)
+    del module.parametrizations
+    for name, value in values.items():
+        module.register_parameter(name, nn.Parameter(value))

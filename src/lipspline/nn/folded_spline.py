@@ -35,7 +35,7 @@ class FoldedSpline(nn.Module):
         self.register_buffer("mean", torch.zeros(rows))
         self.register_buffer("scale", torch.ones(rows))
         self.register_buffer("b", torch.zeros(rows, regions), persistent=False)
-        self.register_load_state_dict_post_hook(lambda module, _: module.refresh())
+        self.register_load_state_dict_post_hook(_refresh_after_loading)
 
     @classmethod
     @torch.no_grad()
@@ -66,3 +66,7 @@ class FoldedSpline(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.channels}, regions={self.regions}, radius={self.radius:g}" + (", shared=True" * self.shared)
+
+
+def _refresh_after_loading(spline: FoldedSpline, _: object) -> None:
+    spline.refresh()
