@@ -1,0 +1,87 @@
+"""PSNR and SSIM against scikit-image, under both profiles [sec:exp_pnp]."""
+
+import numpy as np
+import pytest
+import torch
+
+from lipspline.functional.quality import psnr, ssim
+
+metrics = pytest.importorskip("skimage.metrics")
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def pair(*shape: int, dtype=torch.float64, scale: float = 1.0):
+    reference = torch.rand(shape, dtype=dtype).cumsum(-1)
+    reference = scale * reference / reference.amax()
+    return reference + 0.1 * scale * torch.randn(shape, dtype=dtype), reference
+
+
+def test_paper_profile_is_scikit_image_with_range_1_and_clipping():
+    """[sec:exp_pnp]: equal to 1e-10, image by image."""
+    estimate, reference = pair(3, 1, 20, 31)
+    assert estimate.min() < 0 < 1 < estimate.max()
+    clipped = estimate.clamp(0, 1)
+    for i in range(3):
+        x, y = clipped[i, 0].numpy(), reference[i, 0].numpy()
+        wanted = metrics.peak_signal_noise_ratio(y, x, data_range=1.0)
+        assert psnr(estimate, reference)[i].item() == pytest.approx(wanted, abs=1e-10)
+        wanted = metrics.structural_similarity(y, x, data_range=1.0)
+        assert ssim(estimate, reference)[i].item() == pytest.approx(wanted, abs=1e-10)
+
+
+def test_fastmri_profile_takes_the_maximum_of_the_volume_and_clips_nothing():
+    estimate, reference = pair(2, 5, 24, 24, scale=3e-4)
+    for i in range(2):
+        x, y = estimate[i].numpy(), reference[i].numpy()
+        wanted = metrics.peak_signal_noise_ratio(y, x, data_range=y.max())
+        assert psnr(estimate, reference, "fastmri")[i].item() == pytest.approx(wanted, abs=1e-10)
+        wanted = np.mean([metrics.structural_similarity(y[s], x[s], data_range=y.max()) for s in range(5)])
+        assert ssim(estimate, reference, "fastmri")[i].item() == pytest.approx(wanted, abs=1e-10)
+
+
+def test_channels_of_an_image_are_averaged_like_scikit_image():
+    estimate, reference = pair(1, 3, 16, 18)
+    x, y = estimate.clamp(0, 1)[0].numpy(), reference[0].numpy()
+    wanted = metrics.structural_similarity(y, x, data_range=1.0, channel_axis=0)
+    assert ssim(estimate, reference).item() == pytest.approx(wanted, abs=1e-10)
+
+
+def test_float32_images_are_compared_in_float64():
+    estimate, reference = pair(2, 1, 16, 16, dtype=torch.float32)
+    assert psnr(estimate, reference).dtype == torch.float64
+    assert torch.equal(ssim(estimate, reference), ssim(estimate.double(), reference.double()))
+
+
+def test_the_profiles_differ_where_the_conventions_do():
+    estimate, reference = pair(1, 1, 16, 16, scale=0.5)
+    gap = psnr(estimate, reference, "fastmri") - psnr(estimate.clamp(0, 1), reference, "fastmri")
+    assert gap.item() < 0
+    decibels = psnr(estimate.clamp(0, 1), reference) - psnr(estimate.clamp(0, 1), reference, "fastmri")
+    assert decibels.item() == pytest.approx(20 * np.log10(2), abs=1e-10)
+
+
+def test_equal_images_have_ssim_1_and_infinite_psnr():
+    image = torch.rand(2, 1, 9, 9)
+    assert ssim(image, image).tolist() == pytest.approx([1.0, 1.0])
+    assert psnr(image, image).tolist() == [float("inf")] * 2
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: psnr(torch.ones(1, 1, 8, 8), torch.ones(1, 1, 8, 9)), r"estimate has shape \(1, 1, 8, 8\) and the"),
+        (lambda: ssim(torch.ones(8, 8), torch.ones(8, 8)), r"equal shape \(B, C, H, W\)"),
+        (lambda: ssim(torch.ones(1, 1, 8, 6), torch.ones(1, 1, 8, 6)), "7 x 7 pixels, but the images have 8 x 6"),
+        (
+            lambda: psnr(torch.ones(1, 1, 8, 8), torch.ones(1, 1, 8, 8), "skimage"),
+            "profile must be one of 'paper', 'fastmri', but is 'skimage'",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused_with_a_reason(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
