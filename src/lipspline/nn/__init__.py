@@ -4,6 +4,7 @@ from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, Lips
 from lipspline.nn.combine import Averaged, Scaled
 from lipspline.nn.complexity import EffectiveRegions, effective_regions, tv2
 from lipspline.nn.folded_spline import FoldedSpline
+from lipspline.nn.layers import SampleUnshuffle, conv1d, conv2d, linear
 from lipspline.nn.linear_spline import LinearSpline
 from lipspline.nn.rewrite import preactivation_bound, rewrite
 
@@ -17,8 +18,12 @@ __all__ = [
     "LinearSpline",
     "LipschitzPReLU",
     "MaxMin",
+    "SampleUnshuffle",
     "Scaled",
+    "conv1d",
+    "conv2d",
     "effective_regions",
+    "linear",
     "preactivation_bound",
     "rewrite",
     "tv2",

@@ -1,0 +1,250 @@
+r"""Orthogonal convolution kernels, and the operator norm of any convolution [lip_linear_layers].
+
+Kernels have torch's layout (c_out, c_in, k) or (c_out, c_in, k, k). Their operator norm, meant here, is that of the convolution on
+the unbounded plane, i.e. the largest singular value of the matrices :math:`\hat K(\theta) = \sum_t K_t e^{-i t \theta}` over *all*
+frequencies. It bounds the convolution on every image, with zero padding (a compression of the one on the plane) and with circular
+padding (its restriction to periodic images).
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lipspline import _checks
+from lipspline.functional.norm_bounds import OUTWARD, ROUND_OFF, eigenvalue_upper, gram_error, power_of_two_above
+
+
+def bcop_kernel(matrix: Tensor, bases: Tensor) -> Tensor:
+    r"""The orthogonal convolution kernel of an orthonormal matrix and 2(k-1) projections, a product of two-tap factors [lip_linear_layers].
+
+    A projection :math:`P = V V^T` delays half of the channels by one pixel: :math:`P + (I - P) z`. Factors alternate between the
+    axes, and between delaying one half and the other, so that the kernel is centred: if all `bases` are equal and k is odd it is
+    `matrix` at the middle tap.
+
+    Args:
+        matrix: (..., c_out, c_in) with orthonormal columns (c_out >= c_in) or rows (c_out < c_in).
+        bases: (..., k-1, axes, n, n // 2) with orthonormal columns, n = max(c_out, c_in); axes is 1 or 2.
+
+    Returns:
+        (..., c_out, c_in, k) or (..., c_out, c_in, k, k), the kernel of an isometry W (WᵀW = I) if c_out >= c_in,
+        of the adjoint of one (WWᵀ = I) if c_out < c_in.
+
+    Example:
+        >>> one_channel_shift = bcop_kernel(torch.ones(1, 1), torch.empty(2, 2, 1, 0))
+        >>> one_channel_shift[0, 0]
+        tensor([[0., 0., 0.],
+                [0., 1., 0.],
+                [0., 0., 0.]])
+    """
+    upwards = matrix.shape[-2] > matrix.shape[-1]
+    batch = matrix.shape[:-2]
+    steps, axes, n = bases.shape[-4:-1]
+    rows = (matrix.mT if upwards else matrix).reshape(*batch, *[1] * axes, min(matrix.shape[-2:]), n)
+    for step, axis in itertools.product(range(steps), range(axes)):
+        v = bases[..., step, axis, :, :]
+        flat = rows.reshape(*batch, -1, n)
+        part = ((flat @ v) @ v.mT).reshape(rows.shape)
+        now, later = (part, rows - part) if step % 2 == 0 else (rows - part, part)
+        rows = _pad_taps(now, axis - axes, 0, 1) + _pad_taps(later, axis - axes, 1, 0)
+    kernel = rows.movedim((-2, -1), (len(batch), len(batch) + 1))
+    return kernel.transpose(len(batch), len(batch) + 1) if upwards else kernel
+
+
+def _pad_taps(rows: Tensor, axis: int, before: int, after: int) -> Tensor:
+    """Add zero taps along a tap axis, counted from the end of (*taps, rows, columns)."""
+    return F.pad(rows, [0, 0] * (1 - axis) + [before, after])
+
+
+def bcop_factors(kernel: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Find `matrix` and `bases` with `bcop_kernel(matrix, bases) == kernel`, the right inverse of `bcop_kernel` [lip_linear_layers].
+
+    Orthogonality makes the row spaces of the first and the last taps along an axis orthogonal. The last factor's projection
+    must contain the one and avoid the other, hence be spanned by the leading eigenvectors of the difference of their Gram matrices;
+    divided by that factor the kernel has one tap less.
+
+    Args:
+        kernel: (c_out, c_in, k) or (c_out, c_in, k, k).
+
+    Raises:
+        ValueError: no factors were found. They are, for kernels of `bcop_kernel` with similar numbers of channels or one axis; with few
+            channels on one side (less than about a fifth) the spaces leave room for choices that later factors may contradict.
+    """
+    c_out, c_in, *taps = kernel.shape
+    axes, steps, n = len(taps), taps[0] - 1, max(c_out, c_in)
+    x = kernel.detach().double()
+    rows = (x.transpose(0, 1) if c_out > c_in else x).movedim((0, 1), (-2, -1))
+    bases = rows.new_empty(steps, axes, n, n // 2)
+    for step, axis in reversed(list(itertools.product(range(steps), range(axes)))):
+        rows, bases[step, axis] = _divide(rows, axis, flipped=step % 2 == 1)
+    matrix = rows.reshape(rows.shape[-2:])
+    matrix = matrix.mT if c_out > c_in else matrix
+    rebuilt = bcop_kernel(matrix, bases)
+    _check_factors(matrix, float((rebuilt - x).abs().max()), kernel)
+    return matrix.to(kernel.dtype), bases.to(kernel.dtype)
+
+
+def _divide(rows: Tensor, axis: int, flipped: bool) -> tuple[Tensor, Tensor]:
+    """Split the last factor along `axis` off `rows` (*taps, rows, n): the quotient and the basis of the factor's projection."""
+    taps = rows.movedim(axis, 0)
+    first, last = (taps[i].reshape(-1, rows.shape[-1]) for i in (0, -1))
+    difference = first.mT @ first - last.mT @ last
+    _, vectors = torch.linalg.eigh(difference if flipped else -difference)
+    basis = vectors[:, : rows.shape[-1] // 2]
+    projection = basis @ basis.mT
+    part = taps @ projection
+    now, later = (taps - part, part) if flipped else (part, taps - part)
+    return (now[:-1] + later[1:]).movedim(0, axis), basis
+
+
+def _check_factors(matrix: Tensor, error: float, kernel: Tensor) -> None:
+    small = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT
+    defect = float((small @ small.mT - torch.eye(len(small), dtype=small.dtype, device=small.device)).abs().max())
+    if not max(error, defect) <= 1e-3:
+        raise ValueError(
+            f"A kernel of shape {tuple(kernel.shape)} is not a product of orthogonal two-tap factors (it misses by "
+            f"{max(error, defect):.2g}), so an orthogonal convolution cannot have it as its weight. Load its state_dict, assign "
+            f"a kernel of bcop_kernel with similar numbers of channels, or use constraint='spectral', which takes any kernel."
+        )
+
+
+def circular_convolution(image: Tensor, kernel: Tensor) -> Tensor:
+    """Convolve (c_in, *size) circularly with a kernel (c_out, c_in, *k), each k at most the size, to (c_out, *size)."""
+    return _convolve(image, kernel, kernel.shape[2:], lead=lambda k: (k - 1) // 2)
+
+
+def circular_convolution_adjoint(image: Tensor, kernel: Tensor) -> Tensor:
+    """The adjoint of `circular_convolution`: (c_out, *size) to (c_in, *size)."""
+    flipped = kernel.transpose(0, 1).flip(tuple(range(2, kernel.ndim)))
+    return _convolve(image, flipped, kernel.shape[2:], lead=lambda k: k // 2)
+
+
+def _convolve(image: Tensor, kernel: Tensor, taps: Sequence[int], lead: Callable[[int], int]) -> Tensor:
+    padding = [p for k in reversed(taps) for p in (lead(k), k - 1 - lead(k))]
+    convolve = F.conv1d if len(taps) == 1 else F.conv2d
+    return convolve(F.pad(image.unsqueeze(0), padding, mode="circular"), kernel).squeeze(0)
+
+
+def conv_norm_circular(kernel: Tensor, size: Sequence[int]) -> float:
+    """The norm of the circular convolution on images of one size, by the singular values at its frequencies [lip_linear_layers].
+
+    Args:
+        kernel: (c_out, c_in, *k).
+        size: the image size along each axis.
+
+    Example:
+        >>> conv_norm_circular(torch.tensor([[[1.0, -1.0]]]), [8])  # 2 at the highest frequency
+        2.0
+    """
+    frequencies = torch.cartesian_prod(*(torch.arange(n, dtype=torch.float64) for n in size)).reshape(-1, len(size))
+    positions = frequencies / torch.tensor(size, dtype=torch.float64)
+    offsets = torch.cartesian_prod(*(torch.arange(k, dtype=torch.float64) for k in kernel.shape[2:]))
+    phases = torch.exp(-2j * math.pi * (positions @ offsets.reshape(-1, len(size)).mT))
+    response = torch.einsum("ft,oit->foi", phases, kernel.detach().double().flatten(2).to(phases.dtype))
+    return float(torch.linalg.matrix_norm(response, ord=2).max())
+
+
+def conv_norm_upper(
+    kernel: Tensor, *, stride: int | Sequence[int] = 1, dilation: int | Sequence[int] = 1, groups: int = 1
+) -> float:
+    r"""A proven upper bound on the operator norm of a convolution, for every image size [lip_linear_layers].
+
+    The kernel's response is sampled at N = 16 (k-1) frequencies an axis. For a unit vector x and any c,
+    :math:`x^H (\hat K^H \hat K - c I) x` is a real trigonometric polynomial of degree k-1 in each frequency; such a polynomial,
+    of degree d, stays above :math:`M \cos(d\,(\theta - \theta^*))` around a point :math:`\theta^*` where its modulus reaches the maximum M (Riesz),
+    and a sample is within :math:`\pi / N` of that point. So M is at most the largest sample divided by :math:`\cos(\pi d / N)` for each axis:
+    2 percent in the norm of a general 3x3 kernel, and next to nothing for an orthogonal one, where c leaves only the defect.
+
+    Args:
+        kernel: (c_out, c_in / groups, *k), finite.
+        stride: a strided convolution acts on the interleaved sub-images as channels. With circular padding this needs image sizes
+            divisible by the stride; without that, pass stride 1: leaving out pixels does not raise the norm.
+        dilation: only matters together with a stride.
+        groups: the norm is the largest of the groups' norms.
+
+    Example:
+        >>> upper = conv_norm_upper(torch.tensor([[[[1.0, 1.0], [1.0, 1.0]]]]) / 4)
+        >>> 1 <= upper < 1.02
+        True
+    """
+    axes = kernel.ndim - 2
+    _checks.at_least("groups", groups, 1)
+    _checks.divides("groups", groups, "the output channels", kernel.shape[0])
+    strides, dilations = _per_axis("stride", stride, axes), _per_axis("dilation", dilation, axes)
+    x = kernel.detach().double()
+    if any(s > 1 for s in strides):
+        x = _interleave(_dilate(x, dilations), strides)
+    return max(_group_norm_upper(group) for group in x.chunk(groups))
+
+
+@torch.library.custom_op("lipspline::conv_norms_upper", mutates_args=())
+def conv_norms_upper(kernels: Tensor, axes: int) -> Tensor:
+    """`conv_norm_upper` of a batch (..., c_out, c_in, *k), as a tensor (...) of float64 and an operator, for vmap and compile."""
+    split = kernels.ndim - axes - 2
+    bounds = [conv_norm_upper(kernel) for kernel in kernels.reshape(-1, *kernels.shape[split:])]
+    return torch.tensor(bounds, dtype=torch.float64, device=kernels.device).reshape(kernels.shape[:split])
+
+
+@conv_norms_upper.register_fake
+def _(kernels: Tensor, axes: int) -> Tensor:
+    return kernels.new_empty(kernels.shape[: kernels.ndim - axes - 2], dtype=torch.float64)
+
+
+@conv_norms_upper.register_vmap
+def _(info, in_dims, kernels: Tensor, axes: int):
+    return conv_norms_upper(kernels.movedim(in_dims[0], 0), axes), 0
+
+
+def _per_axis(name: str, value: int | Sequence[int], axes: int) -> tuple[int, ...]:
+    values = (value,) * axes if isinstance(value, int) else tuple(value)
+    return tuple(_checks.at_least(name, v, 1) for v in values)
+
+
+def _dilate(kernel: Tensor, dilations: Sequence[int]) -> Tensor:
+    """Put zeros between the taps."""
+    sizes = [d * (k - 1) + 1 for d, k in zip(dilations, kernel.shape[2:], strict=True)]
+    dilated = kernel.new_zeros(*kernel.shape[:2], *sizes)
+    dilated[(..., *(slice(None, None, d) for d in dilations))] = kernel
+    return dilated
+
+
+def _interleave(kernel: Tensor, strides: Sequence[int]) -> Tensor:
+    """The kernel, without stride, that acts on the interleaved sub-images as channels."""
+    for axis, s in enumerate(strides, start=2):
+        taps = -(-kernel.shape[axis] // s)
+        padding = [0, 0] * (kernel.ndim - 1 - axis) + [0, taps * s - kernel.shape[axis]]
+        kernel = F.pad(kernel, padding).unflatten(axis, (taps, s)).movedim(axis + 1, 2).flatten(1, 2)
+    return kernel
+
+
+def _group_norm_upper(kernel: Tensor) -> float:
+    x = kernel if kernel.shape[0] >= kernel.shape[1] else kernel.transpose(0, 1)
+    scale = power_of_two_above(x)
+    x = x / scale
+    taps = x[0, 0].numel()
+    # The computed response differs from the true one by the rounding of the phases (angles below 4π, so 64 u at most) and of a product with inner
+    # dimension `taps`, both relative to the sum of the taps' Frobenius norms, at most sqrt(taps).
+    response_error = (gram_error(x.new_empty(taps, 1, dtype=torch.complex128)) + 64 * ROUND_OFF) * math.sqrt(taps)
+    error = 3 * math.sqrt(taps) * response_error + taps * gram_error(x.new_empty(x.shape[0], 1, dtype=torch.complex128))
+    samples = [max(16 * (k - 1), 1) for k in x.shape[2:]]
+    spread = math.prod(1 / math.cos(math.pi * (k - 1) / n) for k, n in zip(x.shape[2:], samples, strict=True)) * OUTWARD
+    square = eigenvalue_upper(lambda: _response_grams(x, samples), error, rtol=1e-3, spread=spread)
+    return math.sqrt(square) * scale * OUTWARD
+
+
+def _response_grams(kernel: Tensor, samples: Sequence[int]) -> Iterator[Tensor]:
+    """Gram matrices of the response at a grid of frequencies, in batches; the last axis needs half of it, by symmetry."""
+    grid = [torch.arange(n if axis + 1 < len(samples) else n // 2 + 1) for axis, n in enumerate(samples)]
+    frequencies = torch.cartesian_prod(*grid).reshape(-1, len(samples))
+    offsets = torch.cartesian_prod(*map(torch.arange, kernel.shape[2:])).reshape(-1, len(samples))
+    c_out, c_in = kernel.shape[:2]
+    weights = kernel.flatten(2).movedim(2, 0).flatten(1).to(torch.complex128)
+    for batch in frequencies.split(max(2**24 // (c_out * c_in), 1)):
+        # Integers reduced modulo n keep the angles small, and exact up to a few roundings.
+        turns = sum((torch.outer(batch[:, i], offsets[:, i]) % n).double() / n for i, n in enumerate(samples))
+        phases = torch.polar(torch.ones_like(turns), -2 * math.pi * turns)
+        response = (phases.to(kernel.device) @ weights).reshape(-1, c_out, c_in)
+        yield response.mH @ response

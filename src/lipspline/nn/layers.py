@@ -1,0 +1,222 @@
+"""Layers with a given Lipschitz constant: plain torch layers whose weight is parametrized [lip_linear_layers]."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from lipspline import _checks
+from lipspline.functional.convolutions import bcop_kernel
+from lipspline.functional.matrices import Method, orthonormalize
+from lipspline.nn.parametrizations import OrthogonalConvolution, Orthonormal, SpectralConvolution, SpectralNormalized
+
+Init = Literal["orthogonal", "kaiming", "identity"]
+PADDING_MODES = ("zeros", "circular")
+
+_MATRIX_INITS: dict[str, Callable[[Tensor], Tensor]] = {
+    "orthogonal": nn.init.orthogonal_,
+    "kaiming": lambda w: nn.init.kaiming_normal_(w, nonlinearity="linear"),
+    "identity": nn.init.eye_,
+}
+
+
+def linear(
+    n_in: int,
+    n_out: int,
+    *,
+    bias: bool = True,
+    constraint: Literal["orthonormal", "spectral"] = "orthonormal",
+    method: Method | None = None,
+    init: Init = "orthogonal",
+    lipschitz: float = 1.0,
+) -> nn.Linear:
+    """A dense layer with Lipschitz constant `lipschitz`: a plain `nn.Linear`, parametrized [lip_linear_layers].
+
+    Args:
+        n_in: inputs.
+        n_out: outputs.
+        bias: whether to add a learned bias, which starts at 0.
+        constraint: `"orthonormal"`, all singular values are `lipschitz`, or `"spectral"`, only the largest is.
+        method: how to orthonormalize, see `lipspline.functional.matrices.orthonormalize`.
+        init: start from an orthogonal matrix, from Kaiming's normal law, or from the identity; then constrained.
+        lipschitz: target constant.
+
+    Example:
+        >>> layer = linear(5, 3)
+        >>> torch.allclose(layer.weight @ layer.weight.mT, torch.eye(3), atol=1e-6)
+        True
+    """
+    _checks.at_least("n_in", n_in, 1)
+    _checks.at_least("n_out", n_out, 1)
+    _checks.one_of("constraint", constraint, ("orthonormal", "spectral"))
+    initialize = _MATRIX_INITS[_checks.one_of("init", init, _MATRIX_INITS)]
+    _check_method(constraint, method)
+    layer = nn.Linear(n_in, n_out, bias=bias)
+    with torch.no_grad():
+        initialize(layer.weight)
+        if bias:
+            layer.bias.zero_()
+    if constraint == "spectral":
+        parametrization = SpectralNormalized(n_in, lipschitz)
+    else:
+        parametrization = Orthonormal(method or "qr", lipschitz)
+    parametrize.register_parametrization(layer, "weight", parametrization)
+    return layer
+
+
+def _check_method(constraint: str, method: str | None) -> None:
+    if constraint == "spectral" and method is not None:
+        raise ValueError(
+            f"method={method!r} says how to orthonormalize, but constraint='spectral' does not. Leave method out."
+        )
+
+
+def conv2d(
+    c_in: int,
+    c_out: int,
+    kernel: int,
+    *,
+    bias: bool = True,
+    constraint: Literal["orthogonal", "spectral"] = "orthogonal",
+    stride: int = 1,
+    padding_mode: Literal["zeros", "circular"] = "zeros",
+    method: Method | None = None,
+    init: Init = "orthogonal",
+    lipschitz: float = 1.0,
+) -> nn.Conv2d | nn.Sequential:
+    """A convolution of images with Lipschitz constant `lipschitz`: a plain `nn.Conv2d`, parametrized [lip_linear_layers].
+
+    The output has the size of the input divided by the stride, also for even kernels.
+
+    Args:
+        c_in: input channels.
+        c_out: output channels.
+        kernel: taps along each axis.
+        bias: whether to add a learned bias, which starts at 0.
+        constraint: `"orthogonal"`, the convolution of periodic images is an isometry (or the adjoint of one, if it loses
+            channels), or `"spectral"`, only its norm is `lipschitz`.
+        stride: above 1 the pixels of each stride x stride square first become channels (`nn.PixelUnshuffle`), so that the layer is an
+            `nn.Sequential` and its kernel covers kernel * stride pixels.
+        padding_mode: `"zeros"` or `"circular"`; with zeros the bound `lipschitz` holds but is not attained at the borders.
+        method: how to orthonormalize, see `lipspline.functional.matrices.orthonormalize`.
+        init: a random orthogonal convolution; Kaiming's normal law (for the raw factors, if orthogonal); or the identity at the middle
+            tap (for even orthogonal kernels half of the channels are shifted by a pixel).
+        lipschitz: target constant.
+
+    Example:
+        >>> layer = conv2d(4, 8, 3, padding_mode="circular")
+        >>> x = torch.randn(1, 4, 16, 16)
+        >>> torch.allclose((layer(x) - layer(torch.zeros_like(x))).norm(), x.norm(), rtol=1e-4)
+        True
+    """
+    _check_convolution(c_in, c_out, kernel, stride, constraint, padding_mode, method, init)
+    layer = nn.Conv2d(c_in * stride**2, c_out, kernel, padding="same", padding_mode=padding_mode, bias=bias)
+    _constrain(layer, constraint, method, init, lipschitz)
+    return layer if stride == 1 else nn.Sequential(nn.PixelUnshuffle(stride), layer)
+
+
+def conv1d(
+    c_in: int,
+    c_out: int,
+    kernel: int,
+    *,
+    bias: bool = True,
+    constraint: Literal["orthogonal", "spectral"] = "orthogonal",
+    stride: int = 1,
+    padding_mode: Literal["zeros", "circular"] = "zeros",
+    method: Method | None = None,
+    init: Init = "orthogonal",
+    lipschitz: float = 1.0,
+) -> nn.Conv1d | nn.Sequential:
+    """A convolution of signals with Lipschitz constant `lipschitz`: a plain `nn.Conv1d`, parametrized [lip_linear_layers].
+
+    The arguments are those of `conv2d`; a stride makes channels of neighbouring samples (`SampleUnshuffle`).
+
+    Example:
+        >>> conv1d(2, 6, 5, stride=2)(torch.randn(1, 2, 32)).shape
+        torch.Size([1, 6, 16])
+    """
+    _check_convolution(c_in, c_out, kernel, stride, constraint, padding_mode, method, init)
+    layer = nn.Conv1d(c_in * stride, c_out, kernel, padding="same", padding_mode=padding_mode, bias=bias)
+    _constrain(layer, constraint, method, init, lipschitz)
+    return layer if stride == 1 else nn.Sequential(SampleUnshuffle(stride), layer)
+
+
+class SampleUnshuffle(nn.Module):
+    """Make channels of `factor` neighbouring samples, (B, C, T) to (B, C * factor, T / factor): `nn.PixelUnshuffle` in one dimension.
+
+    Example:
+        >>> SampleUnshuffle(2)(torch.arange(4.0).reshape(1, 1, 4))
+        tensor([[[0., 2.],
+                 [1., 3.]]])
+    """
+
+    def __init__(self, factor: int):
+        super().__init__()
+        self.factor = _checks.at_least("factor", factor, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _checks.divides("The stride", self.factor, "the length of the signal", x.shape[-1], "Pad or crop the signal.")
+        return x.unflatten(-1, (-1, self.factor)).movedim(-1, -2).flatten(-3, -2)
+
+    def extra_repr(self) -> str:
+        return f"{self.factor}"
+
+
+def _check_convolution(
+    c_in: int, c_out: int, kernel: int, stride: int, constraint: str, padding_mode: str, method: str | None, init: str
+) -> None:
+    for name, value in {"c_in": c_in, "c_out": c_out, "kernel": kernel, "stride": stride}.items():
+        _checks.at_least(name, value, 1)
+    _checks.one_of("constraint", constraint, ("orthogonal", "spectral"))
+    _checks.one_of("padding_mode", padding_mode, PADDING_MODES)
+    _checks.one_of("init", init, _MATRIX_INITS)
+    _check_method(constraint, method)
+
+
+@torch.no_grad()
+def _constrain(
+    layer: nn.Conv1d | nn.Conv2d, constraint: str, method: Method | None, init: Init, lipschitz: float
+) -> None:
+    """Initialize and parametrize a convolution."""
+    if layer.bias is not None:
+        layer.bias.zero_()
+    if constraint == "spectral":
+        layer.weight.copy_(_spectral_start(layer, init))
+        parametrization = SpectralConvolution(*layer.weight.shape[1:3], axes=layer.weight.ndim - 2, lipschitz=lipschitz)
+        parametrize.register_parametrization(layer, "weight", parametrization)
+    else:
+        _constrain_orthogonal(layer, OrthogonalConvolution(method or "qr", lipschitz), init)
+
+
+def _constrain_orthogonal(layer: nn.Conv1d | nn.Conv2d, parametrization: OrthogonalConvolution, init: Init) -> None:
+    matrix, bases = _orthogonal_start(layer, init)
+    # Registration asks for the factors of the present weight. A single tap has them; those of the start are known.
+    layer.weight.copy_(parametrization.lipschitz * bcop_kernel(matrix, torch.eye(*bases.shape[-2:]).expand_as(bases)))
+    parametrize.register_parametrization(layer, "weight", parametrization)
+    raw = parametrization.matrix.raw(matrix), parametrization.bases.raw(bases)
+    for i, start in enumerate(raw):
+        layer.parametrizations.weight.get_parameter(f"original{i}").copy_(start)  # type: ignore[union-attr]
+
+
+def _orthogonal_start(layer: nn.Conv1d | nn.Conv2d, init: Init) -> tuple[Tensor, Tensor]:
+    """An orthonormal matrix and bases for `bcop_kernel`: random, or the identity and equal projections."""
+    c_out, c_in, kernel = layer.weight.shape[:3]
+    n, axes = max(c_out, c_in), layer.weight.ndim - 2
+    bases = orthonormalize(torch.randn(kernel - 1, axes, n, n // 2))
+    if init == "identity":
+        return torch.eye(c_out, c_in), bases[:1, :1].expand_as(bases)
+    return orthonormalize(torch.randn(c_out, c_in)), bases
+
+
+def _spectral_start(layer: nn.Conv1d | nn.Conv2d, init: Init) -> Tensor:
+    if init == "orthogonal":
+        return bcop_kernel(*_orthogonal_start(layer, init))
+    if init == "kaiming":
+        return nn.init.kaiming_normal_(torch.empty_like(layer.weight), nonlinearity="linear")
+    weight = torch.zeros_like(layer.weight)
+    middle = [(k - 1) // 2 for k in weight.shape[2:]]
+    weight[(..., *middle)] = torch.eye(*weight.shape[:2])
+    return weight
