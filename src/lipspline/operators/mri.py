@@ -37,12 +37,20 @@ def centred_ifft(y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Fourier:
-    """How an image becomes k-space: the transform, where frequency zero lies, and whether images are real."""
+    """How an image becomes k-space: the transform, whether zero comes first or in the middle, and what images are."""
 
     fft: Callable[[Tensor], Tensor]
     ifft: Callable[[Tensor], Tensor]
-    arrange: Callable[[Tensor], Tensor]
+    zero_first: bool
     images: Field
+
+    def from_centred(self, x: Tensor) -> Tensor:
+        """Reorder the last two dimensions, given with zero in the middle, as this convention has them."""
+        return torch.fft.ifftshift(x, dim=PLANE) if self.zero_first else x
+
+    def to_centred(self, x: Tensor) -> Tensor:
+        """The inverse of `from_centred`."""
+        return torch.fft.fftshift(x, dim=PLANE) if self.zero_first else x
 
     def as_image(self, x: Tensor) -> Tensor:
         """The real part where images are real: the adjoint of reading a real image as a complex one."""
@@ -51,8 +59,8 @@ class Fourier:
 
 Convention = Literal["paper", "centred"]
 CONVENTIONS: dict[str, Fourier] = {
-    "paper": Fourier(uncentred_fft, uncentred_ifft, torch.fft.ifftshift, "real"),
-    "centred": Fourier(centred_fft, centred_ifft, torch.clone, "complex"),
+    "paper": Fourier(uncentred_fft, uncentred_ifft, zero_first=True, images="real"),
+    "centred": Fourier(centred_fft, centred_ifft, zero_first=False, images="complex"),
 }
 
 
@@ -78,9 +86,8 @@ class MRI(LinearOperator):
 
     def __init__(self, mask: Tensor, *, convention: Convention = "paper"):
         self._fourier = CONVENTIONS[_checks.one_of("convention", convention, CONVENTIONS)]
-        mask = check_mask(mask)
-        self.mask = mask
-        self._kept = self._fourier.arrange(mask)
+        self.mask = check_mask(mask)
+        self._kept = self._fourier.from_centred(torch.atleast_2d(mask))
         shape = (1, None if mask.ndim == 1 else mask.shape[0], mask.shape[-1])
         self.domain, self.codomain = Space(shape, self._fourier.images), Space(shape, "complex")
 

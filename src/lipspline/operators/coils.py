@@ -1,0 +1,125 @@
+"""Multi-coil Cartesian MRI: one image seen through the sensitivity maps of several coils [sec:exp_pnp]."""
+
+from functools import cached_property
+from math import pi, sqrt
+from typing import final
+
+import torch
+from torch import Tensor
+
+from lipspline import _checks
+from lipspline.operators.base import LinearOperator, rayleigh_lower_bound
+from lipspline.operators.mri import CONVENTIONS, Convention, check_mask
+from lipspline.operators.space import Space
+
+
+@final
+class MultiCoilMRI(LinearOperator):
+    """`y_c = M F S_c x`: the masked Fourier transform of the image weighted by each coil's sensitivity [sec:exp_pnp].
+
+    Args:
+        mask: bool `(W,)` or `(H, W)`, low frequencies in the middle, as for `MRI`.
+        maps: complex `(C, H, W)`, or `(B, C, H, W)` for a batch of B images with maps of their own.
+        convention: as for `MRI`.
+
+    `x` is `(B, 1, H, W)`; `y` is complex `(B, C, H, W)`. Where nothing was measured the adjoint ignores `y`.
+
+    Example:
+        >>> import torch
+        >>> from lipspline.operators import cartesian_mask
+        >>> H = MultiCoilMRI(cartesian_mask(32), simulated_maps(4, (32, 32)))
+        >>> H.forward(torch.ones(2, 1, 32, 32)).shape
+        torch.Size([2, 4, 32, 32])
+    """
+
+    def __init__(self, mask: Tensor, maps: Tensor, *, convention: Convention = "paper"):
+        self._fourier = CONVENTIONS[_checks.one_of("convention", convention, CONVENTIONS)]
+        self.maps = _check_maps(maps)
+        self.mask = check_mask(mask)
+        plane = tuple(maps.shape[-2:])
+        if mask.shape != plane[-mask.ndim :]:
+            raise ValueError(f"The sampling mask {tuple(mask.shape)} does not fit the {plane} pixels of the coil maps.")
+        self._kept = self._fourier.from_centred(torch.atleast_2d(mask))
+        batch = maps.shape[0] if maps.ndim == 4 else None
+        self.domain = Space((1, *plane), self._fourier.images, batch)
+        self.codomain = Space(tuple(maps.shape[-3:]), "complex", batch)
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return self._fourier.fft(self.maps.to(x.dtype.to_complex()) * x) * self._kept
+
+    def _apply_adjoint(self, y: Tensor) -> Tensor:
+        images = self._fourier.ifft(y * self._kept)
+        return self._fourier.as_image((images * self.maps.conj().to(images.dtype)).sum(dim=1, keepdim=True))
+
+    def norm_bounds(self) -> tuple[float, float]:
+        """From above the largest root sum of squares of the maps, since ‖M F‖ <= 1; from below a Rayleigh quotient."""
+        return self._rayleigh, sqrt(float(self._square_sums.max())) * (1 + 1e-12)
+
+    def smallest_singular_value(self) -> float | None:
+        """The least root sum of squares of the maps, if every frequency is measured [eq:H_invert]."""
+        least = float(self._square_sums.min())
+        return sqrt(least) * (1 - 1e-12) if self.mask.all() and least > 0 else None
+
+    @cached_property
+    def _rayleigh(self) -> float:
+        return rayleigh_lower_bound(self)
+
+    @cached_property
+    def _square_sums(self) -> Tensor:
+        return self.maps.to(torch.complex128).abs().square().sum(dim=-3)
+
+
+def simulated_maps(coils: int, shape: tuple[int, int], *, distance: float = 1.5) -> Tensor:
+    """Sensitivity maps of a birdcage, complex64 `(coils, H, W)` with Σ|S_c|² = 1 at every pixel.
+
+    The coils stand evenly on a circle around the image. With the image as the square [-1, 1]² of the complex plane, the
+    coil at p sees the point z with a sensitivity proportional to 1/(1 - z/p): it falls off as one over the distance.
+
+    Args:
+        distance: radius of the circle, more than sqrt(2), which is where the corners of the image lie.
+
+    Example:
+        >>> maps = simulated_maps(8, (64, 48))
+        >>> maps.shape, round(float(maps.abs().square().sum(0).min()), 4)
+        (torch.Size([8, 64, 48]), 1.0)
+    """
+    _checks.at_least("coils", coils, 1)
+    _checks.within("distance", distance, sqrt(2), float("inf"), "The coils must stand outside the image.")
+    height, width = (_checks.at_least("A size in shape", n, 1) for n in shape)
+    y = (torch.arange(height, dtype=torch.float64).unsqueeze(1) - (height - 1) / 2) / (height / 2)
+    x = (torch.arange(width, dtype=torch.float64) - (width - 1) / 2) / (width / 2)
+    angles = 2 * pi * torch.arange(coils, dtype=torch.float64) / coils
+    position = torch.polar(torch.full_like(angles, distance), angles).view(-1, 1, 1)
+    maps = 1 / (1 - torch.complex(x.expand(height, -1), y.expand(-1, width)) / position)
+    return (maps / torch.linalg.vector_norm(maps, dim=0)).to(torch.complex64)
+
+
+def compress_coils(kspace: Tensor, coils: int) -> Tensor:
+    """The `coils` virtual coils that carry most energy, as orthonormal combinations of the real ones.
+
+    Args:
+        kspace: complex `(C, H, W)` or `(B, C, H, W)`; compress before estimating maps.
+
+    Example:
+        >>> import torch
+        >>> compress_coils(torch.ones(8, 16, 16, dtype=torch.complex64), 3).shape
+        torch.Size([3, 16, 16])
+    """
+    available = kspace.shape[-3]
+    if not 1 <= coils <= available:
+        raise ValueError(f"compress_coils can make 1 to {available} coils of {available}, but was asked for {coils}.")
+    samples = kspace.flatten(-2)
+    _, directions = torch.linalg.eigh(samples @ samples.mH)  # in ascending order
+    strongest = directions.flip(-1)[..., :coils]
+    return (strongest.mH @ samples).unflatten(-1, kspace.shape[-2:])
+
+
+def _check_maps(maps: Tensor) -> Tensor:
+    if maps.ndim not in (3, 4) or not maps.is_complex():
+        raise ValueError(
+            f"Coil maps must be complex with shape (C, H, W) or (B, C, H, W), but are {maps.dtype} with shape "
+            f"{tuple(maps.shape)}."
+        )
+    if not maps.any():
+        raise ValueError("The coil maps are zero everywhere: nothing would be measured.")
+    return _checks.finite("The coil maps", maps, "Mask the pixels without signal to zero.").detach()
