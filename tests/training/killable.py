@@ -15,8 +15,6 @@ from lipspline.training.checkpoint import encode
 from lipspline.training.schedules import one_cycle
 from lipspline.training.tasks import Minimize, denoising
 
-STEPS = 120
-
 
 def images(count: int = 4, size: int = 64) -> list[NamedImage]:
     """Smooth random images."""
@@ -47,16 +45,16 @@ def task(network: nn.Module, batch: int = 4, lr: float = 1e-2) -> Minimize:
     return denoising(network, crops, validation, noise=0.1, batch=batch, lr=lr, tv2_weight=1e-5)
 
 
-def plan(steps: int = STEPS) -> Plan:
+def plan(steps: int) -> Plan:
     """A checkpoint every third step, so that a kill often hits one being written."""
     return Plan(steps, schedule=one_cycle, average=0.9, log_every=7, evaluate_every=20, checkpoint_every=3)
 
 
-def run(folder: str) -> None:
+def run(folder: str, steps: int) -> None:
     """Train and leave the final weights in `final`."""
     torch.set_num_threads(1)
     network = model()
-    fit(task(network), plan(), folder=folder, config={"lr": 1e-2})
+    fit(task(network), plan(steps), folder=folder, config={"lr": 1e-2})
     temporary = Path(folder) / "final.tmp"
     temporary.write_bytes(encode(dict(network.state_dict())))
     os.replace(temporary, Path(folder) / "final")

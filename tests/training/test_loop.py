@@ -33,12 +33,12 @@ def log_lines(folder: Path) -> list[dict]:
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
-def kill_until_done(processes, folder: Path, kills: int) -> int:
+def kill_until_done(processes, folder: Path, steps: int, kills: int) -> int:
     """Start the run again and again, killing it at random moments `kills` times; then let it finish."""
     moments = random.Random(0)
     done = 0
     while not (folder / "final").exists():
-        process = processes.Process(target=killable.run, args=(str(folder),))
+        process = processes.Process(target=killable.run, args=(str(folder), steps))
         process.start()
         if done < kills:
             process.join(timeout=moments.uniform(0.05, 0.35))
@@ -51,23 +51,23 @@ def kill_until_done(processes, folder: Path, kills: int) -> int:
     return done
 
 
-def check_kills(processes, tmp_path: Path, kills: int) -> None:
+def check_kills(processes, tmp_path: Path, steps: int, kills: int) -> None:
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
-    kill_until_done(processes, tmp_path / "whole", kills=0)
-    survived = kill_until_done(processes, tmp_path / "killed", kills)
-    assert survived >= min(kills, 3), "the run was too short to be killed"
+    kill_until_done(processes, tmp_path / "whole", steps, kills=0)
+    survived = kill_until_done(processes, tmp_path / "killed", steps, kills)
+    assert survived == kills, "the run was too short to be killed as often as wanted"
     assert (tmp_path / "killed" / "final").read_bytes() == (tmp_path / "whole" / "final").read_bytes()
     assert log_lines(tmp_path / "killed") == log_lines(tmp_path / "whole")
 
 
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits(processes, tmp_path):
-    check_kills(processes, tmp_path, kills=5)
+    check_kills(processes, tmp_path, steps=120, kills=5)
 
 
 @pytest.mark.slow
 def test_a_run_killed_twenty_times_ends_with_the_same_bits(processes, tmp_path):
-    check_kills(processes, tmp_path, kills=20)
+    check_kills(processes, tmp_path, steps=500, kills=20)
 
 
 class Quadratic:

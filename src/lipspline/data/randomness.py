@@ -32,11 +32,17 @@ def shuffled(count: int, step: int, batch: int, seed: int) -> Tensor:
         >>> epoch.sort().values
         tensor([0, 1, 2, 3, 4, 5])
     """
+    return shuffled_each(count, step, batch, (seed,))[0]
+
+
+def shuffled_each(count: int, step: int, batch: int, seeds: tuple[int, ...]) -> Tensor:
+    """`shuffled` for every seed, `(len(seeds), batch)`."""
     first, last = step * batch, (step + 1) * batch
     epochs = range(first // count, (last - 1) // count + 1)
-    return torch.cat([_permutation(count, epoch, seed) for epoch in epochs])[first - epochs[0] * count :][:batch]
+    orders = [_permutations(count, epoch, seeds) for epoch in epochs]
+    return torch.cat(orders, dim=1)[:, first - epochs[0] * count :][:, :batch]
 
 
 @lru_cache(maxsize=4)
-def _permutation(count: int, epoch: int, seed: int) -> Tensor:
-    return torch.randperm(count, generator=generator(seed, "epoch", epoch))
+def _permutations(count: int, epoch: int, seeds: tuple[int, ...]) -> Tensor:
+    return torch.stack([torch.randperm(count, generator=generator(seed, "epoch", epoch)) for seed in seeds])

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from lipspline import _checks
 from lipspline.nn import LinearSpline
 
-WEIGHTS, SCALES, COEFFICIENTS = 1.0, 1 / 4, 1 / 40
+WEIGHTS, SCALES, COEFFICIENTS = 1, 4, 40
+"""What the learning rate is divided by."""
 
 
 def param_groups(model: nn.Module, lr: float) -> list[dict[str, Any]]:
@@ -26,18 +27,18 @@ def param_groups(model: nn.Module, lr: float) -> list[dict[str, Any]]:
         [(0.4, 4), (0.1, 1), (0.01, 1)]
     """
     _checks.positive("lr", lr)
-    factors = _factors(model)
+    divisors = _divisors(model)
     groups = []
-    for factor in (WEIGHTS, SCALES, COEFFICIENTS):
-        params = [p for p in model.parameters() if p.requires_grad and factors.get(p, WEIGHTS) == factor]
+    for divisor in (WEIGHTS, SCALES, COEFFICIENTS):
+        params = [p for p in model.parameters() if p.requires_grad and divisors.get(p, WEIGHTS) == divisor]
         if params:
-            groups.append({"params": params, "lr": lr * factor})
+            groups.append({"params": params, "lr": lr / divisor})
     return groups
 
 
-def _factors(model: nn.Module) -> Mapping[Tensor, float]:
+def _divisors(model: nn.Module) -> Mapping[Tensor, int]:
     splines = [module for module in model.modules() if isinstance(module, LinearSpline)]
-    scales: dict[Tensor, float] = {spline.log_scale: SCALES for spline in splines}
+    scales: dict[Tensor, int] = {spline.log_scale: SCALES for spline in splines}
     return scales | {spline.coefficients: COEFFICIENTS for spline in splines}
 
 

@@ -26,13 +26,13 @@ def one_cycle(step: int, steps: int, warmup: float = 0.3, start: float = 1 / 25,
     """A half cosine from `start` up to 1 during the first `warmup` of the steps, then one down to `end`.
 
     Example:
-        >>> [round(one_cycle(step, 11), 3) for step in (0, 3, 10)]
+        >>> [round(one_cycle(step, 10), 3) for step in (0, 2, 9)]
         [0.04, 1.0, 0.0]
     """
-    peak, last = warmup * (steps - 1), max(steps - 1, 1)
-    if step < peak:
-        return _half_cosine(start, 1.0, step / peak)
-    return _half_cosine(1.0, end, (step - peak) / (last - peak))
+    peak = warmup * steps - 1
+    if step <= peak:
+        return _half_cosine(start, 1.0, step / peak) if peak > 0 else 1.0
+    return _half_cosine(1.0, end, (step - peak) / (steps - 1 - peak)) if steps > 1 else 1.0
 
 
 def halving(step: int, steps: int, times: int = 4) -> float:

@@ -6,13 +6,16 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss
+from torch.nn.functional import cross_entropy, mse_loss
 
 from lipspline.data.bsd import NoisyImage
-from lipspline.data.randomness import generator
+from lipspline.data.randomness import generator, shuffled
+from lipspline.functional.transport import dual_gap
 from lipspline.nn import tv2
 from lipspline.training import distributed
 from lipspline.training.optim import Player
+
+Score = Callable[[], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Minimize:
     model: nn.Module
     lr: float
     loss: Callable[[int], Tensor]
-    score: Callable[[], Mapping[str, float]]
+    score: Score
     tv2_weight: float = 0.0
 
     @property
@@ -38,11 +41,65 @@ class Minimize:
         return {"model": Player(self.model, self.lr)}
 
     def updates(self, step: int) -> Iterator[tuple[str, Tensor]]:
-        loss = self.loss(step)
-        yield "model", loss + self.tv2_weight * tv2(self.model) if self.tv2_weight else loss
+        yield "model", regularized(self.loss(step), self.model, self.tv2_weight)
 
     def evaluate(self) -> Mapping[str, float]:
         return self.score()
+
+
+def regularized(loss: Tensor, model: nn.Module, tv2_weight: float) -> Tensor:
+    """The objective `loss + λ Σ TV²(σ)` [eq:optim_network]."""
+    return loss + tv2_weight * tv2(model) if tv2_weight else loss
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Inputs `x` and targets `y` with equal first dimension."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def batch(self, step: int, batch: int, seed: int) -> "Pairs":
+        """This process's rows of batch number `step`, in shuffled epochs."""
+        rows = shuffled(len(self), step, batch, seed)[distributed.rows(batch)].to(self.x.device)
+        return Pairs(self.x[rows], self.y[rows])
+
+
+def regression(
+    model: nn.Module,
+    training: Pairs,
+    test: Pairs,
+    *,
+    batch: int,
+    lr: float,
+    tv2_weight: float = 0.0,
+    seed: int = 0,
+) -> Minimize:
+    """Fit targets in the mean square [sec:EvalExp]; the metric is the mean squared error on the test pairs."""
+
+    def loss(step: int) -> Tensor:
+        pairs = training.batch(step, batch, seed)
+        return mse_loss(model(pairs.x), pairs.y)
+
+    return Minimize(model, lr, loss, lambda: {"mse": mse_loss(model(test.x), test.y).item()}, tv2_weight)
+
+
+def classification(model: nn.Module, training: Pairs, test: Pairs, *, batch: int, lr: float, seed: int = 0) -> Minimize:
+    """Learn classes by cross-entropy; the metric is the accuracy on the test pairs."""
+
+    def loss(step: int) -> Tensor:
+        pairs = training.batch(step, batch, seed)
+        return cross_entropy(model(pairs.x), pairs.y)
+
+    return Minimize(model, lr, loss, lambda: {"accuracy": _accuracy(model, test)})
+
+
+def _accuracy(model: nn.Module, test: Pairs) -> float:
+    right = [(model(x).argmax(dim=1) == y).sum() for x, y in zip(test.x.split(1000), test.y.split(1000), strict=True)]
+    return torch.stack(right).sum().item() / len(test)
 
 
 class Patches(Protocol):
@@ -77,7 +134,10 @@ def denoising(
         noisy = clean + noise * drawn[rows]
         return mse_loss(model(noisy.to(device)), clean.to(device))
 
-    return Minimize(model, lr, loss, lambda: {"psnr": mean_psnr(model, validation)}, tv2_weight)
+    def score() -> Mapping[str, float]:
+        return {"psnr": mean_psnr(lambda noisy: model(noisy.to(device)).cpu(), validation)}
+
+    return Minimize(model, lr, loss, score, tv2_weight)
 
 
 @torch.no_grad()
@@ -90,3 +150,92 @@ def mean_psnr(denoiser: Callable[[Tensor], Tensor], images: Sequence[NoisyImage]
 
 def _psnr(image: Tensor, reference: Tensor) -> float:
     return -10 * torch.log10((image.double() - reference.double()).square().mean()).item()
+
+
+class Sampler(Protocol):
+    """Draws `count` independent samples of both distributions, `(count, ...)` each, from a generator."""
+
+    def __call__(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]: ...
+
+
+def kantorovich(
+    model: nn.Module,
+    sampler: Sampler,
+    *,
+    batch: int,
+    lr: float,
+    test_samples: int = 100_000,
+    tv2_weight: float = 0.0,
+    seed: int = 0,
+) -> Minimize:
+    """Learn a Kantorovich potential: maximise the dual of W1 over a 1-Lipschitz network [wasserstein].
+
+    The metric `w1` is the dual estimate on fresh samples, which no step of the training has seen.
+    """
+    device = next(model.parameters()).device
+    rows = distributed.rows(batch)
+
+    def loss(step: int) -> Tensor:
+        x1, x2 = sampler(batch, generator(seed, "samples", step))
+        return -dual_gap(model(x1[rows].to(device)), model(x2[rows].to(device)))
+
+    def score() -> Mapping[str, float]:
+        return {"w1": dual_estimate(model, *sampler(test_samples, generator(seed, "test samples")))}
+
+    return Minimize(model, lr, loss, score, tv2_weight)
+
+
+@torch.no_grad()
+def dual_estimate(model: nn.Module, x1: Tensor, x2: Tensor, chunk: int = 4096) -> float:
+    """The dual estimate of W1 with a network as the potential [wasserstein], evaluated in chunks."""
+    device = next(model.parameters()).device
+    f1, f2 = (torch.cat([model(part.to(device)).double() for part in x.split(chunk)]) for x in (x1, x2))
+    return dual_gap(f1, f2).item()
+
+
+@dataclass(frozen=True)
+class WassersteinGAN:
+    """Two players: a 1-Lipschitz critic estimates W1 between images and a generator's, which makes it small [sec:WGAN].
+
+    Args:
+        critic: maximises the dual of W1 [wasserstein]; its splines are regularised by λ = `tv2_weight`.
+        generator: an unconstrained network from latent vectors `(B, latent)` to images.
+        images: the real images `(M, ...)`.
+        batch: images of either kind in an update.
+        critic_steps: updates of the critic before each of the generator's.
+        score: the metrics of the two networks as they are.
+    """
+
+    critic: Player
+    generator: Player
+    images: Tensor
+    latent: int
+    score: Score
+    batch: int = 64
+    critic_steps: int = 5
+    tv2_weight: float = 0.0
+    seed: int = 0
+
+    @property
+    def players(self) -> Mapping[str, Player]:
+        return {"critic": self.critic, "generator": self.generator}
+
+    def updates(self, step: int) -> Iterator[tuple[str, Tensor]]:
+        critic, generate = self.critic.module, self.generator.module
+        for update in range(step * self.critic_steps, (step + 1) * self.critic_steps):
+            with torch.no_grad():
+                fake = generate(self._latent("critic", update))
+            gap = dual_gap(critic(self._real(update)), critic(fake))
+            yield "critic", regularized(-gap, critic, self.tv2_weight)
+        yield "generator", -critic(generate(self._latent("generator", step))).mean()
+
+    def evaluate(self) -> Mapping[str, float]:
+        return self.score()
+
+    def _real(self, update: int) -> Tensor:
+        rows = shuffled(len(self.images), update, self.batch, self.seed)[distributed.rows(self.batch)]
+        return self.images[rows.to(self.images.device)]
+
+    def _latent(self, player: str, update: int) -> Tensor:
+        drawn = torch.randn(self.batch, self.latent, generator=generator(self.seed, player, update))
+        return drawn[distributed.rows(self.batch)].to(self.images.device)

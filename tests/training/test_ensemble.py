@@ -1,0 +1,109 @@
+"""Ensembles: many models at once equal the same models one after another."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from lipspline.nn import LinearSpline
+from lipspline.training import Plan, fit, param_groups
+from lipspline.training.ensemble import Ensemble, member_mse, regressions
+from lipspline.training.schedules import one_cycle
+from lipspline.training.tasks import Pairs, regression
+
+SEEDS = (3, 4, 5)
+
+
+def network(seed: int) -> nn.Module:
+    """An orthonormal network with splines, all slopes different: at equal ones the gradient of TV² is round-off."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        parametrizations.orthogonal(nn.Linear(1, 6), orthogonal_map="cayley"),
+        LinearSpline(6, regions=20, radius=0.5, init="relu"),
+        parametrizations.orthogonal(nn.Linear(6, 6), orthogonal_map="cayley"),
+        LinearSpline(6, regions=20, radius=0.5, init="relu"),
+        parametrizations.orthogonal(nn.Linear(6, 1), orthogonal_map="cayley"),
+    ).double()
+    for index in (1, 3):
+        nn.init.normal_(model[index].coefficients, std=0.02)
+    return model
+
+
+class RunningScale(nn.Module):
+    """Divide by a running maximum: a buffer that changes in the forward pass, as in power iteration."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("largest", torch.ones(()))
+
+    def forward(self, x):
+        if self.training:
+            self.largest.copy_(0.9 * self.largest + 0.1 * x.detach().abs().amax())
+        return x / self.largest
+
+
+def with_buffers(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(1, 6), RunningScale(), nn.Tanh(), nn.Linear(6, 1)).double()
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.rand(len(SEEDS), 23, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2 - 1
+    return x, torch.stack([(x[i] * (i + 2)).sin() / (i + 2) for i in range(len(SEEDS))])
+
+
+@pytest.mark.parametrize("make", [network, with_buffers])
+def test_an_ensemble_trains_each_member_as_if_it_were_alone(make):
+    x, y = data()
+    options = {"batch": 5, "lr": 1e-2, "tv2_weight": 1e-5}
+    plan = Plan(50, schedule=one_cycle)
+    together = regressions([make(s) for s in SEEDS], x, y, x, y, seeds=SEEDS, **options)
+    fit(together, plan)
+    for index, seed in enumerate(SEEDS):
+        alone = make(seed)
+        pairs = Pairs(x[index], y[index])
+        result = fit(regression(alone, pairs, pairs, seed=seed, **options), plan)
+        member = together.model.member(index)
+        for ours, theirs in zip(member.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+        error = member_mse(together.model.eval()(x), y)[index].item()
+        assert error == pytest.approx(result.metrics["mse"], rel=1e-8)
+
+
+def test_members_with_different_seeds_end_differently():
+    x, y = data()
+    task = regressions([network(s) for s in SEEDS], x, y, x, y, seeds=SEEDS, batch=5, lr=1e-2)
+    fit(task, Plan(5))
+    first, second = task.model.member(0), task.model.member(1)
+    assert not any(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def test_the_parameters_of_an_ensemble_have_the_paper_s_three_rates():
+    alone, together = param_groups(network(0), 0.4), param_groups(Ensemble([network(s) for s in SEEDS]), 0.4)
+    assert [(g["lr"], len(g["params"])) for g in together] == [(g["lr"], len(g["params"])) for g in alone]
+
+
+def test_parameters_that_are_not_learned_stay_so():
+    models = [nn.Sequential(LinearSpline(2, learn_scale=False)) for _ in range(3)]
+    assert [p.requires_grad for p in Ensemble(models).parameters()] == [True, False]
+
+
+def test_the_metrics_are_quartiles_of_the_members_errors():
+    x, y = data()
+    task = regressions([network(s) for s in SEEDS], x, y, x, y, seeds=SEEDS, batch=5, lr=1e-2)
+    with torch.no_grad():
+        errors = member_mse(task.model(x), y).sort().values
+        assert task.evaluate()["mse"] == pytest.approx(errors[1].item())
+        assert task.evaluate()["mse_lower"] == pytest.approx(((errors[0] + errors[1]) / 2).item())
+
+
+def test_members_must_have_one_architecture():
+    with pytest.raises(ValueError, match="model 1 differs from model 0"):
+        Ensemble([nn.Linear(2, 1), nn.Linear(3, 1)])
+    with pytest.raises(ValueError, match="at least one model"):
+        Ensemble([])
+
+
+def test_the_first_dimension_of_the_input_is_the_member():
+    with pytest.raises(ValueError, match=r"3 members but the input has 2 batches .*x\.expand\(3"):
+        Ensemble([nn.Linear(2, 1) for _ in range(3)])(torch.zeros(2, 5, 2))
