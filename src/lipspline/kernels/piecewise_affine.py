@@ -3,22 +3,228 @@
 import torch
 from torch import Tensor
 
+from lipspline.kernels import eager, native
+from lipspline.kernels.choice import implementation
+from lipspline.kernels.layout import Sizes, densely, like
+from lipspline.kernels.operator import Operator
+
 
 def piecewise_affine(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int = 1) -> Tensor:
-    """Evaluate `b[c, i] + s[c, i] x` with `i = clamp(floor(scale[c] x + offset), 0, R - 1)`, elementwise.
+    r"""Evaluate a piecewise-affine function per channel, elementwise: all splines of the library end here [sec:deepspline].
+
+    .. math:: y = b_{c,i} + s_{c,i}\, x, \qquad
+              i = \min(\max(\lfloor \mathtt{scale}_c\, x + \mathtt{offset} \rfloor, 0), R - 1)
+
+    Differentiable in x, b and s, any number of times, forwards and backwards; `scale` and `offset` only select the
+    region, so their derivative is zero. Backward keeps x and the tables, nothing else. NaN gives NaN; an infinite x falls into
+    the first or last region and gives b ± s ∞ (NaN where that slope is 0).
 
     Args:
-        x: input of any rank >= 1.
-        b: intercepts `(C, R)`; `C` is the size of dimension `channel_dim` of x, or 1 for one table shared by all.
-        s: slopes `(C, R)`.
-        scale: `(C,)`, grid points per unit of x.
-        offset: position of x = 0 on the grid.
+        x: input of any rank >= 1, of any memory layout.
+        b: intercepts `(C, R)`; C is the size of dimension `channel_dim` of x, or 1 for one table shared by all. With
+            `(G, C, R)`, dimension 0 of x has size G and each of its slices has tables of its own.
+        s: slopes, of the same shape.
+        scale: `(C,)` or `(G, C)`, regions per unit of x.
+        offset: position of x = 0 on the grid of regions.
         channel_dim: the dimension of x that selects the row of the tables.
+
+    Returns:
+        A tensor of the shape and dtype of x. Half precision is computed in float32.
+
+    Example:
+        >>> relu = dict(b=torch.zeros(1, 2), s=torch.tensor([[0.0, 1.0]]), scale=torch.ones(1), offset=1.0)
+        >>> piecewise_affine(torch.tensor([[-2.0, 3.0]]), **relu)
+        tensor([[0., 3.]])
     """
-    C, R = b.shape
-    shape = [1] * x.ndim
-    if C > 1:
-        shape[channel_dim] = C
-    i = torch.floor(scale.detach().view(shape) * x.detach() + offset).clamp(0, R - 1).nan_to_num(0).long()
-    flat = i + R * torch.arange(C, device=x.device).view(shape)
-    return b.reshape(-1)[flat] + s.reshape(-1)[flat] * x
+    if channel_dim < 0:
+        channel_dim += x.ndim
+    return _forward(x, b, s, scale, offset, channel_dim)
+
+
+def _check(x: Tensor, s: Tensor, scale: Tensor, channel_dim: int) -> None:
+    """Refuse shapes with which the tables would be read out of bounds."""
+    rows = s.shape[:-1]
+    if s.ndim not in (2, 3) or scale.shape != rows or rows[-1] not in (1, x.shape[channel_dim]):
+        raise ValueError(
+            f"piecewise_affine needs slopes (C, R) and scale (C,) with C = 1 or the {x.shape[channel_dim]} channels of x, "
+            f"but got slopes {tuple(s.shape)}, scale {tuple(scale.shape)} and x {tuple(x.shape)}, channels in dimension "
+            f"{channel_dim}."
+        )
+    if s.ndim == 3 and (channel_dim == 0 or x.shape[0] != rows[0]):
+        raise ValueError(
+            f"Slopes {tuple(s.shape)} are {rows[0]} groups of tables, so dimension 0 of x must have size {rows[0]} and the "
+            f"channels another dimension, but x is {tuple(x.shape)} with channels in dimension {channel_dim}."
+        )
+
+
+def _working_dtype(x: Tensor) -> torch.dtype:
+    return x.dtype if x.dtype == torch.float64 else torch.float32
+
+
+def _arrange(x: Tensor, s: Tensor, channel_dim: int) -> tuple[Tensor, Sizes]:
+    """`x` without gaps, and its sizes (groups, outer, channels, inner) as the tables see them."""
+    grouped = s.ndim == 3
+    x, sizes = densely(x, channel_dim, grouped=grouped)
+    if s.shape[-2] == 1:  # one table for all channels: only the number of elements matters
+        return x, (sizes[0], 1, 1, sizes[1] * sizes[2] * sizes[3])
+    return x, sizes
+
+
+def _evaluate(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int) -> Tensor:
+    _check(x, s, scale, channel_dim)
+    if b.shape != s.shape:
+        raise ValueError(f"Intercepts and slopes must have one shape, but got {tuple(b.shape)} and {tuple(s.shape)}.")
+    out, dtype = x.dtype, _working_dtype(x)
+    x, b, s, scale = (t.to(dtype) for t in (x, b, s, scale))
+    if implementation(x) == "eager":
+        return eager.piecewise_affine(x, b, s, scale, offset, channel_dim).to(out)
+    x, sizes = _arrange(x, s, channel_dim)
+    y = torch.empty_like(x)
+    if x.numel():
+        b, s, scale = b.contiguous(), s.contiguous(), scale.contiguous()
+        native.run(
+            "lipspline_piecewise_affine",
+            8 * x.element_size(), x.data_ptr(), b.data_ptr(), s.data_ptr(), scale.data_ptr(), offset,
+            *sizes, s.shape[-1], y.data_ptr(), native.threads(),
+        )  # fmt: skip
+    return y.to(out)
+
+
+def _evaluate_backward(
+    g: Tensor, x: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check(x, s, scale, channel_dim)
+    if g.shape != x.shape:
+        raise ValueError(f"The gradient must have the shape of x, {tuple(x.shape)}, but has {tuple(g.shape)}.")
+    out, table, dtype = x.dtype, s.dtype, _working_dtype(x)
+    g, x, s, scale = (t.to(dtype) for t in (g, x, s, scale))
+    if implementation(x) == "eager":
+        gx, gb, gs = eager.piecewise_affine_backward(g, x, s, scale, offset, channel_dim)
+        return gx.to(out), gb.to(table), gs.to(table)
+    x, sizes = _arrange(x, s, channel_dim)
+    g, s, scale = like(g, x), s.contiguous(), scale.contiguous()
+    gx = torch.empty_like(x)
+    if not x.numel():
+        return gx.to(out), torch.zeros_like(s, dtype=table), torch.zeros_like(s, dtype=table)
+    gb, gs = torch.empty_like(s), torch.empty_like(s)
+    native.run(
+        "lipspline_piecewise_affine_backward",
+        8 * x.element_size(), g.data_ptr(), x.data_ptr(), s.data_ptr(), scale.data_ptr(), offset,
+        *sizes, s.shape[-1], gx.data_ptr(), gb.data_ptr(), gs.data_ptr(), native.threads(),
+    )  # fmt: skip
+    return gx.to(out), gb.to(table), gs.to(table)
+
+
+def _fake_like(x: Tensor, s: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format if s.ndim == 3 else torch.preserve_format)
+
+
+def _fake(x, b, s, scale, offset, channel_dim):
+    _check(x, s, scale, channel_dim)
+    return _fake_like(x, s)
+
+
+def _fake_backward(g, x, s, scale, offset, channel_dim):
+    _check(x, s, scale, channel_dim)
+    tables = torch.empty_like(s, memory_format=torch.contiguous_format)
+    return _fake_like(x, s), tables, torch.empty_like(tables)
+
+
+def _first(t: Tensor, dim: int | None, size: int) -> Tensor:
+    """`t` with its batch dimension in front, made by repetition if it has none."""
+    return t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)
+
+
+def _batched(info, in_dims, x, b, s, scale, offset, channel_dim):
+    if in_dims[1:4] == (None, None, None):  # more elements for the same tables
+        at = s.ndim - 2
+        return _forward(x.movedim(in_dims[0], at), b, s, scale, offset, channel_dim + 1), at
+    x, b, s, scale = (_first(t, d, info.batch_size) for t, d in zip((x, b, s, scale), in_dims[:4], strict=True))
+    if scale.ndim == 2:
+        return _forward(x, b, s, scale, offset, channel_dim + 1), 0
+    y = _forward(*(t.flatten(0, 1) for t in (x, b, s, scale)), offset, channel_dim)
+    return y.unflatten(0, x.shape[:2]), 0
+
+
+def _batched_backward(info, in_dims, g, x, s, scale, offset, channel_dim):
+    g, x, s, scale = (_first(t, d, info.batch_size) for t, d in zip((g, x, s, scale), in_dims[:4], strict=True))
+    if scale.ndim == 2:
+        return _backward(g, x, s, scale, offset, channel_dim + 1), (0, 0, 0)
+    results = _backward(*(t.flatten(0, 1) for t in (g, x, s, scale)), offset, channel_dim)
+    return tuple(t.unflatten(0, x.shape[:2]) for t in results), (0, 0, 0)
+
+
+_forward = Operator(
+    "piecewise_affine(Tensor x, Tensor b, Tensor s, Tensor scale, float offset, int channel_dim) -> Tensor",
+    kernel=_evaluate,
+    fake=_fake,
+    batched=_batched,
+)
+_backward = Operator(
+    "piecewise_affine_backward(Tensor g, Tensor x, Tensor s, Tensor scale, float offset, int channel_dim)"
+    " -> (Tensor, Tensor, Tensor)",
+    kernel=_evaluate_backward,
+    fake=_fake_backward,
+    batched=_batched_backward,
+)
+
+
+@_forward.derivatives
+class _PiecewiseAffine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, b, s, scale, offset, channel_dim):
+        ctx.save_for_backward(x, s, scale)
+        ctx.save_for_forward(x, s, scale)
+        ctx.offset, ctx.channel_dim = offset, channel_dim
+        return _forward.evaluate(x, b, s, scale, offset, channel_dim)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, s, scale = ctx.saved_tensors
+        return *_backward(g, x, s, scale, ctx.offset, ctx.channel_dim), None, None, None
+
+    @staticmethod
+    def jvp(ctx, x_t, b_t, s_t, *_):
+        x, s, scale = ctx.saved_tensors
+        rest = scale, ctx.offset, ctx.channel_dim
+        tangent = torch.zeros_like(x)
+        if x_t is not None:
+            tangent = tangent + x_t * _constant(x, s, *rest)
+        if b_t is not None or s_t is not None:
+            b_t, s_t = (torch.zeros_like(s) if t is None else t for t in (b_t, s_t))
+            tangent = tangent + _forward(x, b_t, s_t, *rest)
+        return tangent
+
+
+@_backward.derivatives
+class _PiecewiseAffineBackward(torch.autograd.Function):
+    """Derivatives of gx = s_i g, gb = Σ g, gs = Σ g x, in terms of the two operators themselves."""
+
+    @staticmethod
+    def forward(ctx, g, x, s, scale, offset, channel_dim):
+        ctx.save_for_backward(g, x, s, scale)
+        ctx.save_for_forward(g, x, s, scale)
+        ctx.offset, ctx.channel_dim = offset, channel_dim
+        return _backward.evaluate(g, x, s, scale, offset, channel_dim)
+
+    @staticmethod
+    def backward(ctx, h, hb, hs):
+        g, x, s, scale = ctx.saved_tensors
+        rest = scale, ctx.offset, ctx.channel_dim
+        to_g = h * _constant(x, s, *rest) + _forward(x, hb, hs, *rest)
+        to_x = g * _constant(x, hs, *rest)
+        to_s = _backward(h * g, x, s, *rest)[1]
+        return to_g, to_x, to_s, None, None, None
+
+    @staticmethod
+    def jvp(ctx, g_t, x_t, s_t, *_):
+        g, x, s, scale = ctx.saved_tensors
+        rest = scale, ctx.offset, ctx.channel_dim
+        g_t, x_t, s_t = (torch.zeros_like(v) if t is None else t for t, v in ((g_t, g), (x_t, x), (s_t, s)))
+        gx_t, gb_t, gs_t = _backward(g_t, x, s, *rest)
+        return gx_t + g * _constant(x, s_t, *rest), gb_t, gs_t + _backward(g * x_t, x, s, *rest)[1]
+
+
+def _constant(x: Tensor, values: Tensor, scale: Tensor, offset: float, channel_dim: int) -> Tensor:
+    """The entry of `values` for the region of each element of x."""
+    return _forward(x, values, torch.zeros_like(values), scale, offset, channel_dim)

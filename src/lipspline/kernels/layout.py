@@ -1,0 +1,58 @@
+"""How a tensor lies in memory, seen as (groups, outer, channels, inner)."""
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+Sizes = tuple[int, int, int, int]
+
+
+def densely(x: Tensor, channel_dim: int, *, grouped: bool = False) -> tuple[Tensor, Sizes]:
+    """`x` without gaps in memory, copied only if it has some, and its sizes (groups, outer, channels, inner).
+
+    Any order of the dimensions in memory will do (contiguous, channels last, a transposed matrix): those outside the
+    channel dimension make up `outer`, those inside it `inner`.
+
+    Args:
+        channel_dim: not negative.
+        grouped: whether dimension 0 numbers groups with tables of their own; x is then made contiguous.
+
+    Example:
+        >>> x = torch.zeros(2, 3, 4, 5)
+        >>> densely(x, 1)[1], densely(x.to(memory_format=torch.channels_last), 1)[1]
+        ((1, 2, 3, 20), (1, 40, 3, 1))
+    """
+    if grouped:
+        x = x.contiguous()
+    if x.is_contiguous():
+        shape = x.shape
+        inner = prod(shape[channel_dim + 1 :])
+        if grouped:
+            return x, (shape[0], prod(shape[1:channel_dim]), shape[channel_dim], inner)
+        return x, (1, prod(shape[:channel_dim]), shape[channel_dim], inner)
+    inner = _inner_size(x, channel_dim)
+    if inner is None:
+        x = torch.empty_like(x).copy_(x)
+        return densely(x, channel_dim)
+    channels = x.shape[channel_dim]
+    return x, (1, x.numel() // (channels * inner), channels, inner)
+
+
+def like(g: Tensor, x: Tensor) -> Tensor:
+    """`g` in the memory layout of `x`, copied only if it has another."""
+    return g if g.stride() == x.stride() else torch.empty_like(x).copy_(g)
+
+
+def _inner_size(x: Tensor, channel_dim: int) -> int | None:
+    """Number of elements between neighbours along `channel_dim`, or None if memory has gaps or overlaps."""
+    if x.numel() == 0:
+        return None
+    size, inner = 1, 1
+    for stride, dim in sorted((x.stride(dim), dim) for dim in range(x.ndim) if x.shape[dim] > 1):
+        if stride != size:
+            return None
+        if dim == channel_dim:
+            inner = size
+        size *= x.shape[dim]
+    return inner

@@ -1,0 +1,146 @@
+/* y = b[c, i] + s[c, i] x with i = clamp(floor(scale[c] x + offset), 0, R - 1), and its backward, on the CPU.
+ *
+ * Memory is read as (groups, outer, channels, inner), dense; group and channel together select the row of the tables.
+ *   inner >= NARROW   row items: one channel at a time, its table and its sums in the first-level cache
+ *   inner <  NARROW   column items (channels last, matrices): some neighbouring channels over many rows
+ *   few elements      direct items: building private tables would cost more than it saves
+ */
+#include "piecewise_affine.h"
+
+#include <stdlib.h>
+
+#include "instruction_set.h"
+
+#define NARROW 16         /* below this inner size, channels are neighbours enough to be handled as columns */
+#define ITEMS 32          /* about how many items to make, so that threads finish together */
+#define GRAIN 32768       /* elements below which a second thread costs more than it brings */
+#define CACHE (32 * 1024) /* bytes of tables and sums that a column item should not exceed */
+
+#define TARGET
+#define REAL float
+#define PAIRWISE 0
+#define NAME(f) f##_f32_baseline
+#include "piecewise_affine_body.h"
+#undef REAL
+#undef NAME
+#define REAL double
+#define NAME(f) f##_f64_baseline
+#include "piecewise_affine_body.h"
+#undef REAL
+#undef PAIRWISE
+#undef NAME
+#undef TARGET
+
+#if X86
+#define TARGET TARGET_AVX2
+#define REAL float
+#define PAIRWISE 1
+#define NAME(f) f##_f32_avx2
+#include "piecewise_affine_body.h"
+#undef REAL
+#undef PAIRWISE
+#undef NAME
+#define REAL double
+#define PAIRWISE 0
+#define NAME(f) f##_f64_avx2
+#include "piecewise_affine_body.h"
+#undef REAL
+#undef PAIRWISE
+#undef NAME
+#undef TARGET
+
+#define TARGET TARGET_AVX512
+#define REAL float
+#define PAIRWISE 1
+#define NAME(f) f##_f32_avx512
+#include "piecewise_affine_body.h"
+#undef REAL
+#undef PAIRWISE
+#undef NAME
+#define REAL double
+#define PAIRWISE 0
+#define NAME(f) f##_f64_avx512
+#include "piecewise_affine_body.h"
+#undef REAL
+#undef PAIRWISE
+#undef NAME
+#undef TARGET
+
+static const loops_t *const LOOPS[][2] = {{&loops_f32_baseline, &loops_f64_baseline},
+                                          {&loops_f32_avx2, &loops_f64_avx2},
+                                          {&loops_f32_avx512, &loops_f64_avx512}};
+#else
+static const loops_t *const LOOPS[][2] = {{&loops_f32_baseline, &loops_f64_baseline}};
+#endif
+
+enum kind { ROWS, COLUMNS, DIRECT };
+
+/* Cut the job into items. Depends on the sizes alone, never on the number of threads. */
+static enum kind plan(job_t *job, int64_t *items) {
+    const int64_t each = job->outer * job->inner, R = job->regions; /* elements of a channel */
+    const enum kind kind = 2 * each < R ? DIRECT : job->inner >= NARROW ? ROWS : COLUMNS;
+    if (kind == ROWS)
+        job->width = 1;
+    else if (kind == COLUMNS)
+        job->width = smaller(larger(CACHE / 16 / R / 16 * 16, 16), BLOCK / job->inner);
+    else
+        job->width = 64;
+    job->bands = (job->channels + job->width - 1) / job->width;
+    const int64_t pieces = job->groups * job->bands;
+    job->chunks = kind == DIRECT ? 1 : larger(1, smaller(ITEMS / pieces, each / larger(2048, 8 * R)));
+    *items = pieces * job->chunks;
+    return kind;
+}
+
+static int threads_for(const job_t *job, int threads) {
+    return job->groups * job->outer * job->channels * job->inner < GRAIN ? 1 : threads;
+}
+
+/* Both return 0, or -1 if memory ran out. Nothing may be empty. `bits` is 32 or 64. */
+
+int lipspline_piecewise_affine(int bits, const void *x, const void *b, const void *s, const void *scale, double offset,
+                               int64_t groups, int64_t outer, int64_t channels, int64_t inner, int64_t regions, void *y,
+                               int threads) {
+    job_t job = {.x = x, .b = b, .s = s, .scale = scale, .y = y, .offset = offset, .groups = groups, .outer = outer,
+                 .channels = channels, .inner = inner, .regions = regions};
+    const loops_t *loops = LOOPS[lipspline_instruction_set()][bits == 64];
+    const size_t table = (size_t)regions * 2 * loops->size;
+    int64_t items;
+    threads = threads_for(&job, threads);
+    switch (plan(&job, &items)) {
+    case ROWS:
+        return lipspline_share(loops->row_forward, &job, items, table, threads);
+    case COLUMNS:
+        return lipspline_share(loops->columns_forward, &job, items, (size_t)job.width * table, threads);
+    default:
+        return lipspline_share(loops->direct_forward, &job, items, 0, threads);
+    }
+}
+
+int lipspline_piecewise_affine_backward(int bits, const void *g, const void *x, const void *s, const void *scale,
+                                        double offset, int64_t groups, int64_t outer, int64_t channels, int64_t inner,
+                                        int64_t regions, void *gx, void *gb, void *gs, int threads) {
+    job_t job = {.g = g, .x = x, .s = s, .scale = scale, .y = gx, .gb = gb, .gs = gs, .offset = offset,
+                 .groups = groups, .outer = outer, .channels = channels, .inner = inner, .regions = regions};
+    const loops_t *loops = LOOPS[lipspline_instruction_set()][bits == 64];
+    const size_t totals = (size_t)regions * 2 * sizeof(double), sums = (size_t)regions * 2 * loops->size;
+    const int64_t rows = groups * channels;
+    int64_t items;
+    int failed;
+    threads = threads_for(&job, threads);
+    const enum kind kind = plan(&job, &items);
+    if (job.chunks > 1 && !(job.partial = malloc((size_t)(job.chunks * rows) * totals))) return -1;
+    switch (kind) {
+    case ROWS:
+        failed = lipspline_share(loops->row_backward, &job, items, totals + LANES * sums, threads);
+        break;
+    case COLUMNS:
+        failed = lipspline_share(loops->columns_backward, &job, items, (size_t)job.width * (totals + sums), threads);
+        break;
+    default:
+        failed = lipspline_share(loops->direct_backward, &job, items, 0, threads);
+    }
+    if (job.partial && !failed) failed = lipspline_share(loops->reduce, &job, rows, 0, threads);
+    free(job.partial);
+    return failed;
+}

@@ -1,0 +1,318 @@
+/* The loops of piecewise_affine for one number type and one instruction set.
+ *
+ * Included several times by piecewise_affine.c with these macros set:
+ *   REAL      float or double
+ *   PAIRWISE  1 to move float pairs eight at a time (needs 32-byte vectors to pay)
+ *   NAME(f)   the name of f for this type and instruction set
+ *   TARGET    the compiler attribute that selects the instruction set
+ *
+ * Elements are taken in blocks of BLOCK and in two passes: first the regions of the whole block (arithmetic, which the
+ * compiler vectorises), then the table accesses. Taken apart like this the long latency of an index (multiply, add, clamp,
+ * convert, move to an integer register) overlaps with the accesses of other elements. In one pass it does not, and
+ * backward is 1.6 times slower.
+ */
+
+typedef REAL NAME(pair) __attribute__((vector_size(2 * sizeof(REAL)), may_alias));
+
+/* region[k] = clamp(floor(scale x[k] + offset), 0, last); NaN falls into region 0. Above zero, truncation is floor. */
+TARGET static inline void NAME(regions_of_row)(const REAL *restrict x, int n, REAL scale, REAL offset, REAL last,
+                                               uint32_t *restrict region) {
+    for (int k = 0; k < n; k++) {
+        REAL t = scale * x[k] + offset;
+        t = t > 0 ? t : 0;
+        t = t < last ? t : last;
+        region[k] = (uint32_t)(int32_t)t;
+    }
+}
+
+/* The same where neighbours belong to different channels: element k has its own scale, and its table starts at first[k]. */
+TARGET static inline void NAME(regions_of_columns)(const REAL *restrict x, int n, const REAL *restrict scale,
+                                                   REAL offset, REAL last, const uint32_t *restrict first,
+                                                   uint32_t *restrict region) {
+    for (int k = 0; k < n; k++) {
+        REAL t = scale[k] * x[k] + offset;
+        t = t > 0 ? t : 0;
+        t = t < last ? t : last;
+        region[k] = first[k] + (uint32_t)(int32_t)t;
+    }
+}
+
+/* y = b + s x, where table holds the pairs (b, s). */
+TARGET static inline void NAME(apply)(const REAL *restrict x, const uint32_t *restrict region, int n,
+                                      const NAME(pair) *restrict table, REAL *restrict y) {
+    int k = 0;
+#if PAIRWISE
+    const pair_bits *bits = (const pair_bits *)table; /* one 8-byte load brings intercept and slope */
+    for (; k + 8 <= n; k += 8) {
+        const uint32_t *i = region + k;
+        float8 xv;
+        memcpy(&xv, x + k, sizeof xv);
+        const float8 p = (float8)(pairs4){bits[i[0]], bits[i[1]], bits[i[4]], bits[i[5]]};
+        const float8 q = (float8)(pairs4){bits[i[2]], bits[i[3]], bits[i[6]], bits[i[7]]};
+        const float8 b = SHUFFLE(p, q, 0, 2, 8, 10, 4, 6, 12, 14);
+        const float8 s = SHUFFLE(p, q, 1, 3, 9, 11, 5, 7, 13, 15);
+        const float8 yv = b + s * xv;
+        memcpy(y + k, &yv, sizeof yv);
+    }
+#endif
+    for (; k < n; k++) {
+        const NAME(pair) t = table[region[k]];
+        y[k] = t[0] + t[1] * x[k];
+    }
+}
+
+/* gx = s g, and sums[region] += (g, g x). A region owns `lanes` pairs of sums, used in turn, so that neighbours in the
+ * same region do not wait for one another's addition. */
+TARGET static inline __attribute__((always_inline)) void NAME(apply_backward)(
+    const REAL *restrict g, const REAL *restrict x, const uint32_t *restrict region, int n, const REAL *restrict s,
+    REAL *restrict gx, NAME(pair) *restrict sums, const unsigned lanes) {
+    int k = 0;
+#if PAIRWISE
+    for (; k + 8 <= n; k += 8) {
+        const uint32_t *i = region + k;
+        float8 xv, gv;
+        memcpy(&xv, x + k, sizeof xv);
+        memcpy(&gv, g + k, sizeof gv);
+        const float8 sv = {s[i[0]], s[i[1]], s[i[2]], s[i[3]], s[i[4]], s[i[5]], s[i[6]], s[i[7]]};
+        const float8 gxv = sv * gv;
+        memcpy(gx + k, &gxv, sizeof gxv);
+        const float8 product = gv * xv;
+        const float8 low = SHUFFLE(gv, product, 0, 8, 1, 9, 4, 12, 5, 13);
+        const float8 high = SHUFFLE(gv, product, 2, 10, 3, 11, 6, 14, 7, 15);
+#define ADD(j, v, e) sums[(size_t)i[j] * lanes + (j & (lanes - 1))] += (NAME(pair)){v[e], v[e + 1]};
+        ADD(0, low, 0) ADD(1, low, 2) ADD(2, high, 0) ADD(3, high, 2)
+        ADD(4, low, 4) ADD(5, low, 6) ADD(6, high, 4) ADD(7, high, 6)
+#undef ADD
+    }
+#endif
+    for (; k < n; k++) {
+        gx[k] = s[region[k]] * g[k];
+        sums[(size_t)region[k] * lanes + (k & (lanes - 1))] += (NAME(pair)){g[k], g[k] * x[k]};
+    }
+}
+
+TARGET static void NAME(interleave)(const REAL *restrict b, const REAL *restrict s, int64_t n,
+                                    NAME(pair) *restrict table) {
+    for (int64_t i = 0; i < n; i++) table[i] = (NAME(pair)){b[i], s[i]};
+}
+
+/* totals[i] += the sums of region i, which start again from zero. */
+TARGET static void NAME(flush)(NAME(pair) *restrict sums, int64_t n, int lanes, double *restrict totals) {
+    for (int64_t i = 0; i < n; i++) {
+        NAME(pair) sum = {0};
+        for (int j = 0; j < lanes; j++) sum += sums[i * lanes + j];
+        totals[2 * i] += sum[0];
+        totals[2 * i + 1] += sum[1];
+    }
+    memset(sums, 0, (size_t)(n * lanes) * sizeof *sums);
+}
+
+/* Hand over the totals of n regions, the first of which is number `at` of all tables. */
+TARGET static void NAME(deliver)(const job_t *job, int64_t chunk, int64_t at, int64_t n, const double *totals) {
+    if (job->partial) {
+        double *part = job->partial + 2 * (chunk * job->groups * job->channels * job->regions + at);
+        memcpy(part, totals, (size_t)n * 2 * sizeof *totals);
+        return;
+    }
+    REAL *gb = (REAL *)job->gb + at, *gs = (REAL *)job->gs + at;
+    for (int64_t i = 0; i < n; i++) {
+        gb[i] = (REAL)totals[2 * i];
+        gs[i] = (REAL)totals[2 * i + 1];
+    }
+}
+
+/* ---- row items: a piece of the elements of one channel ---- */
+
+TARGET static void NAME(row_forward)(const void *data, int64_t item, void *scratch) {
+    const job_t *job = data;
+    const int64_t row = item / job->chunks, chunk = item % job->chunks, R = job->regions, inner = job->inner;
+    const int64_t total = job->outer * inner, end = total * (chunk + 1) / job->chunks;
+    const int64_t start = (row / job->channels * job->outer * job->channels + row % job->channels) * inner;
+    const REAL scale = ((const REAL *)job->scale)[row], offset = (REAL)job->offset, last = (REAL)(R - 1);
+    NAME(pair) *table = scratch;
+    uint32_t region[BLOCK];
+    NAME(interleave)((const REAL *)job->b + row * R, (const REAL *)job->s + row * R, R, table);
+    for (int64_t e = total * chunk / job->chunks; e < end;) {
+        const int64_t at = start + e / inner * job->channels * inner + e % inner;
+        const int64_t length = smaller(inner - e % inner, end - e);
+        const REAL *x = (const REAL *)job->x + at;
+        REAL *y = (REAL *)job->y + at;
+        for (int64_t k = 0; k < length; k += BLOCK) {
+            const int n = (int)smaller(length - k, BLOCK);
+            NAME(regions_of_row)(x + k, n, scale, offset, last, region);
+            NAME(apply)(x + k, region, n, table, y + k);
+        }
+        e += length;
+    }
+}
+
+TARGET static void NAME(row_backward)(const void *data, int64_t item, void *scratch) {
+    const job_t *job = data;
+    const int64_t row = item / job->chunks, chunk = item % job->chunks, R = job->regions, inner = job->inner;
+    const int64_t total = job->outer * inner, end = total * (chunk + 1) / job->chunks;
+    const int64_t start = (row / job->channels * job->outer * job->channels + row % job->channels) * inner;
+    const int64_t patience = larger(FLUSH, 64 * R); /* so that flushing stays cheap beside summing */
+    const REAL scale = ((const REAL *)job->scale)[row], offset = (REAL)job->offset, last = (REAL)(R - 1);
+    const REAL *s = (const REAL *)job->s + row * R;
+    double *totals = scratch;
+    NAME(pair) *sums = (NAME(pair) *)(totals + 2 * R);
+    uint32_t region[BLOCK];
+    int64_t pending = 0;
+    memset(scratch, 0, (size_t)R * (2 * sizeof *totals + LANES * sizeof *sums));
+    for (int64_t e = total * chunk / job->chunks; e < end;) {
+        const int64_t at = start + e / inner * job->channels * inner + e % inner;
+        const int64_t length = smaller(smaller(inner - e % inner, end - e), patience - pending);
+        const REAL *g = (const REAL *)job->g + at, *x = (const REAL *)job->x + at;
+        REAL *gx = (REAL *)job->y + at;
+        for (int64_t k = 0; k < length; k += BLOCK) {
+            const int n = (int)smaller(length - k, BLOCK);
+            NAME(regions_of_row)(x + k, n, scale, offset, last, region);
+            NAME(apply_backward)(g + k, x + k, region, n, s, gx + k, sums, LANES);
+        }
+        e += length;
+        pending += length;
+        if (pending == patience) {
+            NAME(flush)(sums, R, LANES, totals);
+            pending = 0;
+        }
+    }
+    NAME(flush)(sums, R, LANES, totals);
+    NAME(deliver)(job, chunk, row * R, R, totals);
+}
+
+/* ---- column items: a band of channels, over a piece of the outer dimension ---- */
+
+/* Where a column or direct item lies. */
+typedef struct {
+    int64_t row;          /* of the tables, of the first channel */
+    int64_t channels;     /* in the band */
+    int64_t chunk, begin, end; /* of the outer dimension */
+    int64_t at;           /* the first element of outer index 0 */
+} NAME(band);
+
+TARGET static inline NAME(band) NAME(band_of)(const job_t *job, int64_t item) {
+    const int64_t chunk = item % job->chunks, band = item / job->chunks % job->bands;
+    const int64_t group = item / job->chunks / job->bands, c = band * job->width;
+    return (NAME(band)){group * job->channels + c,
+                        smaller(job->width, job->channels - c),
+                        chunk,
+                        job->outer * chunk / job->chunks,
+                        job->outer * (chunk + 1) / job->chunks,
+                        (group * job->outer * job->channels + c) * job->inner};
+}
+
+TARGET static inline int NAME(spread)(const job_t *job, NAME(band) band, REAL *scale, uint32_t *first) {
+    const int n = (int)(band.channels * job->inner);
+    for (int k = 0; k < n; k++) {
+        scale[k] = ((const REAL *)job->scale)[band.row + k / job->inner];
+        first[k] = (uint32_t)(k / job->inner * job->regions);
+    }
+    return n;
+}
+
+TARGET static void NAME(columns_forward)(const void *data, int64_t item, void *scratch) {
+    const job_t *job = data;
+    const NAME(band) band = NAME(band_of)(job, item);
+    const int64_t R = job->regions, stride = job->channels * job->inner;
+    const REAL offset = (REAL)job->offset, last = (REAL)(R - 1);
+    NAME(pair) *table = scratch;
+    REAL scale[BLOCK];
+    uint32_t first[BLOCK], region[BLOCK];
+    const int n = NAME(spread)(job, band, scale, first);
+    NAME(interleave)((const REAL *)job->b + band.row * R, (const REAL *)job->s + band.row * R, band.channels * R, table);
+    for (int64_t o = band.begin; o < band.end; o++) {
+        const REAL *x = (const REAL *)job->x + band.at + o * stride;
+        NAME(regions_of_columns)(x, n, scale, offset, last, first, region);
+        NAME(apply)(x, region, n, table, (REAL *)job->y + band.at + o * stride);
+    }
+}
+
+TARGET static void NAME(columns_backward)(const void *data, int64_t item, void *scratch) {
+    const job_t *job = data;
+    const NAME(band) band = NAME(band_of)(job, item);
+    const int64_t R = job->regions, stride = job->channels * job->inner, entries = band.channels * R;
+    const int64_t patience = larger(FLUSH, 16 * R) / 2 / job->inner;
+    const REAL offset = (REAL)job->offset, last = (REAL)(R - 1);
+    const REAL *s = (const REAL *)job->s + band.row * R;
+    double *totals = scratch;
+    NAME(pair) *sums = (NAME(pair) *)(totals + 2 * entries);
+    REAL scale[BLOCK];
+    uint32_t first[BLOCK], region[BLOCK];
+    const int n = NAME(spread)(job, band, scale, first);
+    memset(scratch, 0, (size_t)entries * (2 * sizeof *totals + sizeof *sums));
+    for (int64_t o = band.begin; o < band.end; o++) {
+        const int64_t at = band.at + o * stride;
+        const REAL *x = (const REAL *)job->x + at;
+        NAME(regions_of_columns)(x, n, scale, offset, last, first, region);
+        NAME(apply_backward)((const REAL *)job->g + at, x, region, n, s, (REAL *)job->y + at, sums, 1);
+        if ((o - band.begin) % patience == patience - 1) NAME(flush)(sums, entries, 1, totals);
+    }
+    NAME(flush)(sums, entries, 1, totals);
+    NAME(deliver)(job, band.chunk, band.row * R, entries, totals);
+}
+
+/* ---- direct items: a band of channels with few elements each, straight from and to the caller's tables ---- */
+
+TARGET static inline int64_t NAME(region_of)(REAL x, REAL scale, REAL offset, REAL last) {
+    uint32_t region;
+    NAME(regions_of_row)(&x, 1, scale, offset, last, &region);
+    return region;
+}
+
+TARGET static void NAME(direct_forward)(const void *data, int64_t item, void *scratch) {
+    const job_t *job = data;
+    const NAME(band) band = NAME(band_of)(job, item);
+    const int64_t R = job->regions, stride = job->channels * job->inner;
+    const REAL *b = job->b, *s = job->s, *scale = job->scale, offset = (REAL)job->offset, last = (REAL)(R - 1);
+    (void)scratch;
+    for (int64_t o = band.begin; o < band.end; o++)
+        for (int64_t c = 0; c < band.channels; c++)
+            for (int64_t k = 0; k < job->inner; k++) {
+                const int64_t at = band.at + o * stride + c * job->inner + k, row = band.row + c;
+                const REAL x = ((const REAL *)job->x)[at];
+                const int64_t i = row * R + NAME(region_of)(x, scale[row], offset, last);
+                ((REAL *)job->y)[at] = b[i] + s[i] * x;
+            }
+}
+
+TARGET static void NAME(direct_backward)(const void *data, int64_t item, void *scratch) {
+    const job_t *job = data;
+    const NAME(band) band = NAME(band_of)(job, item);
+    const int64_t R = job->regions, stride = job->channels * job->inner;
+    const REAL *s = job->s, *scale = job->scale, offset = (REAL)job->offset, last = (REAL)(R - 1);
+    REAL *gb = job->gb, *gs = job->gs;
+    (void)scratch;
+    memset(gb + band.row * R, 0, (size_t)(band.channels * R) * sizeof *gb);
+    memset(gs + band.row * R, 0, (size_t)(band.channels * R) * sizeof *gs);
+    for (int64_t o = band.begin; o < band.end; o++)
+        for (int64_t c = 0; c < band.channels; c++)
+            for (int64_t k = 0; k < job->inner; k++) {
+                const int64_t at = band.at + o * stride + c * job->inner + k, row = band.row + c;
+                const REAL x = ((const REAL *)job->x)[at], g = ((const REAL *)job->g)[at];
+                const int64_t i = row * R + NAME(region_of)(x, scale[row], offset, last);
+                ((REAL *)job->y)[at] = s[i] * g;
+                gb[i] += g;
+                gs[i] += g * x;
+            }
+}
+
+/* ---- reduce items: the totals of one channel over its chunks, always in the same order ---- */
+
+TARGET static void NAME(reduce)(const void *data, int64_t row, void *scratch) {
+    const job_t *job = data;
+    const int64_t R = job->regions, step = job->groups * job->channels * R;
+    (void)scratch;
+    for (int64_t i = row * R; i < (row + 1) * R; i++) {
+        double gb = 0, gs = 0;
+        for (int64_t chunk = 0; chunk < job->chunks; chunk++) {
+            gb += job->partial[2 * (chunk * step + i)];
+            gs += job->partial[2 * (chunk * step + i) + 1];
+        }
+        ((REAL *)job->gb)[i] = (REAL)gb;
+        ((REAL *)job->gs)[i] = (REAL)gs;
+    }
+}
+
+static const loops_t NAME(loops) = {NAME(row_forward),     NAME(row_backward),    NAME(columns_forward),
+                                    NAME(columns_backward), NAME(direct_forward), NAME(direct_backward),
+                                    NAME(reduce),          sizeof(REAL)};
