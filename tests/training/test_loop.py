@@ -48,6 +48,7 @@ def kill_until_done(processes, folder: Path, steps: int, kills: int) -> int:
             os.kill(process.pid, signal.SIGKILL)
             process.join()
             done += 1
+        assert process.exitcode in (0, -signal.SIGKILL)
     return done
 
 
