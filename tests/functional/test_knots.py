@@ -18,6 +18,7 @@ from lipspline.functional.knots import (
     from_relu_expansion,
     intercepts,
     lipschitz,
+    merge_slopes,
     relu_expansion,
     sparsest_interpolant,
     to_grid,
@@ -265,3 +266,28 @@ def test_one_point_gives_a_constant_and_repeated_points_count_once():
 def test_bad_points_are_refused_with_a_reason(x, y, message):
     with pytest.raises(ValueError, match=message):
         sparsest_interpolant(torch.tensor(x), torch.tensor(y))
+
+
+# Merging slopes
+
+
+@pytest.mark.parametrize("tol", [0.05, 0.3, 1.0])
+def test_merge_slopes_uses_the_fewest_groups_of_that_span(tol):
+    slopes = torch.rand(30, 7, dtype=torch.float64)
+    merged = merge_slopes(slopes, tol)
+    for row, got in zip(slopes.tolist(), merged.tolist(), strict=True):
+        used = 1 + sum(a != b for a, b in itertools.pairwise(got))
+        fewest = min(
+            len(cuts) + 1
+            for size in range(7)
+            for cuts in itertools.combinations(range(1, 7), size)
+            if all(max(row[i:j]) - min(row[i:j]) <= tol for i, j in itertools.pairwise([0, *cuts, 7]))
+        )
+        assert used == fewest
+
+
+def test_merge_slopes_gives_each_group_its_mean():
+    merged = merge_slopes(torch.tensor([[0.0, 0.1, 0.2, 1.0, 0.9], [0.5, 0.5, -0.5, -0.5, -0.4]]), tol=0.2)
+    torch.testing.assert_close(
+        merged, torch.tensor([[0.1, 0.1, 0.1, 0.95, 0.95], [0.5, 0.5, -1.4 / 3, -1.4 / 3, -1.4 / 3]])
+    )

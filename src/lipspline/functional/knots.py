@@ -245,3 +245,35 @@ def _meeting_point(x: list[float], slopes: list[float], p: int, q: int) -> float
     if q == p + 1:
         return x[q]
     return x[p + 1] + (x[q] - x[p + 1]) * (slopes[p + 1] - slopes[q]) / (slopes[p] - slopes[q])
+
+
+@torch.no_grad()
+def merge_slopes(slopes: Tensor, tol: float) -> Tensor:
+    r"""Give neighbouring regions of equal length one common slope where their slopes differ by at most `tol`.
+
+    The regions are cut, from the left, into the fewest groups whose slopes span at most `tol`, and each group gets its
+    mean slope. A knot where the slope changes by more than `tol` stays, the values at all knots that stay are kept, and
+    no slope leaves the interval it was in. With R regions of length T the spline moves by at most `tol R T / 4` between
+    the outer knots.
+
+    Args:
+        slopes: `(..., R)` of regions of equal length.
+        tol: the largest difference of slopes within a group.
+
+    Example:
+        >>> merge_slopes(torch.tensor([0.25, 0.5, 0.25, 1.0]), tol=0.25)
+        tensor([0.3333, 0.3333, 0.3333, 1.0000])
+    """
+    low, high = slopes[..., 0], slopes[..., 0]
+    group, groups = torch.zeros_like(low, dtype=torch.long), []
+    for s in slopes.unbind(dim=-1):
+        low, high = torch.minimum(low, s), torch.maximum(high, s)
+        cut = high - low > tol
+        low, high = torch.where(cut, s, low), torch.where(cut, s, high)
+        group = group + cut
+        groups.append(group)
+    member = torch.stack(groups, dim=-1)
+    total = torch.zeros_like(slopes).scatter_add(-1, member, slopes)
+    count = torch.zeros_like(slopes).scatter_add(-1, member, torch.ones_like(slopes))
+    mean = (total / count.clamp(min=1)).gather(-1, member)
+    return mean.clamp(slopes.amin(dim=-1, keepdim=True), slopes.amax(dim=-1, keepdim=True))
