@@ -10,6 +10,9 @@ where positions outside `[0, L - 1]` add nothing. The last dimension holds four 
 import torch
 from torch import Tensor
 
+from lipspline.kernels import native
+from lipspline.kernels.choice import implementation
+
 LANES = 4
 
 
@@ -23,13 +26,21 @@ def line_sums(src: Tensor, start: Tensor, step: Tensor, count: int) -> Tensor:
         step: `(I, K)` float64 > 0, from one `j` to the next.
         count: J, how many positions a line has.
     """
-    return eager_line_sums(src, start, step, count)
+    if not _in_c(src):
+        return eager_line_sums(src, start, step, count)
+    out = src.new_empty(src.shape[0], start.shape[0], count, LANES)
+    _run("lipspline_line_sums", src, start, step, out, lines=out, rows=src)
+    return out
 
 
 @torch.library.custom_op("lipspline::line_spread", mutates_args=())
 def line_spread(y: Tensor, start: Tensor, step: Tensor, length: int) -> Tensor:
     """The transpose of `line_sums`: `y (B, I, J, 4) -> (B, K, length, 4)`."""
-    return eager_line_spread(y, start, step, length)
+    if not _in_c(y):
+        return eager_line_spread(y, start, step, length)
+    out = y.new_empty(y.shape[0], start.shape[1], length, LANES)
+    _run("lipspline_line_spread", y, start, step, out, lines=y, rows=out)
+    return out
 
 
 def eager_line_sums(src: Tensor, start: Tensor, step: Tensor, count: int) -> Tensor:
@@ -54,6 +65,17 @@ def eager_line_spread(y: Tensor, start: Tensor, step: Tensor, length: int) -> Te
         flat.index_add_(1, where, ((inside - f) * value).flatten(1, 2))
         flat.index_add_(1, where + 1, (f * value).flatten(1, 2))
     return flat.unflatten(1, (K, length))
+
+
+def _in_c(values: Tensor) -> bool:
+    return implementation(values) == "c" and values.dtype in (torch.float32, torch.float64)
+
+
+def _run(name: str, values: Tensor, start: Tensor, step: Tensor, out: Tensor, *, lines: Tensor, rows: Tensor) -> None:
+    """Call the C function `name`, which writes `out`; `lines (B, I, J, 4)` and `rows (B, K, L, 4)` say the sizes."""
+    dense = [values.contiguous(), start.contiguous(), step.contiguous()]
+    sizes = (*lines.shape[:3], *rows.shape[1:3])
+    native.run(name, 8 * values.itemsize, *(t.data_ptr() for t in (*dense, out)), *sizes, native.threads())
 
 
 def _neighbours(

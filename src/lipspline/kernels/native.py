@@ -43,6 +43,8 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     arguments = {
         "lipspline_piecewise_affine": [c_int, *[c_void_p] * 4, c_double, *sizes, c_void_p, c_int],
         "lipspline_piecewise_affine_backward": [c_int, *[c_void_p] * 4, c_double, *sizes, *[c_void_p] * 3, c_int],
+        "lipspline_line_sums": [c_int, *[c_void_p] * 4, *sizes, c_int],
+        "lipspline_line_spread": [c_int, *[c_void_p] * 4, *sizes, c_int],
         "lipspline_use_pool": [c_void_p],
         "lipspline_instruction_set": [],
         "lipspline_limit_instruction_set": [c_int],
