@@ -10,14 +10,14 @@ from lipspline.kernels.operator import Operator
 
 
 def piecewise_affine(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int = 1) -> Tensor:
-    r"""Evaluate a piecewise-affine function per channel, elementwise: all splines of the library end here [sec:deepspline].
+    r"""Evaluate one piecewise-affine function per channel, elementwise; every spline ends here [sec:deepspline].
 
     .. math:: y = b_{c,i} + s_{c,i}\, x, \qquad
               i = \min(\max(\lfloor \mathtt{scale}_c\, x + \mathtt{offset} \rfloor, 0), R - 1)
 
     Differentiable in x, b and s, any number of times, forwards and backwards; `scale` and `offset` only select the
-    region, so their derivative is zero. Backward keeps x and the tables, nothing else. NaN gives NaN; an infinite x falls into
-    the first or last region and gives b ± s ∞ (NaN where that slope is 0).
+    region, so their derivative is zero. Backward keeps x and the tables, nothing else. NaN gives NaN; an infinite x falls
+    into the first or last region and gives b ± s ∞ (NaN where that slope is 0).
 
     Args:
         x: input of any rank >= 1, of any memory layout.
@@ -46,14 +46,14 @@ def _check(x: Tensor, s: Tensor, scale: Tensor, channel_dim: int) -> None:
     rows = s.shape[:-1]
     if s.ndim not in (2, 3) or scale.shape != rows or rows[-1] not in (1, x.shape[channel_dim]):
         raise ValueError(
-            f"piecewise_affine needs slopes (C, R) and scale (C,) with C = 1 or the {x.shape[channel_dim]} channels of x, "
-            f"but got slopes {tuple(s.shape)}, scale {tuple(scale.shape)} and x {tuple(x.shape)}, channels in dimension "
-            f"{channel_dim}."
+            f"piecewise_affine needs slopes (C, R) and scale (C,) with C = 1 or the {x.shape[channel_dim]} channels of "
+            f"x, but got slopes {tuple(s.shape)}, scale {tuple(scale.shape)} and x {tuple(x.shape)}, channels in "
+            f"dimension {channel_dim}."
         )
     if s.ndim == 3 and (channel_dim == 0 or x.shape[0] != rows[0]):
         raise ValueError(
-            f"Slopes {tuple(s.shape)} are {rows[0]} groups of tables, so dimension 0 of x must have size {rows[0]} and the "
-            f"channels another dimension, but x is {tuple(x.shape)} with channels in dimension {channel_dim}."
+            f"Slopes {tuple(s.shape)} are {rows[0]} groups of tables, so dimension 0 of x must have size {rows[0]} and "
+            f"the channels another dimension, but x is {tuple(x.shape)} with channels in dimension {channel_dim}."
         )
 
 
