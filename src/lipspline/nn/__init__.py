@@ -7,6 +7,7 @@ from lipspline.nn.folded_spline import FoldedSpline
 from lipspline.nn.free_knot_spline import FreeKnotSpline
 from lipspline.nn.layers import SampleUnshuffle, conv1d, conv2d, linear
 from lipspline.nn.linear_spline import LinearSpline
+from lipspline.nn.plot import plot_activations
 from lipspline.nn.rewrite import preactivation_bound, rewrite
 from lipspline.nn.sparsify import SparsifyReport, sparsify
 
@@ -28,6 +29,7 @@ __all__ = [
     "conv2d",
     "effective_regions",
     "linear",
+    "plot_activations",
     "preactivation_bound",
     "rewrite",
     "sparsify",
