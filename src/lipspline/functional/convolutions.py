@@ -1,9 +1,9 @@
 r"""Orthogonal convolution kernels, and the operator norm of any convolution [lip_linear_layers].
 
-Kernels have torch's layout (c_out, c_in, k) or (c_out, c_in, k, k). Their operator norm, meant here, is that of the convolution on
-the unbounded plane, i.e. the largest singular value of the matrices :math:`\hat K(\theta) = \sum_t K_t e^{-i t \theta}` over *all*
-frequencies. It bounds the convolution on every image, with zero padding (a compression of the one on the plane) and with circular
-padding (its restriction to periodic images).
+Kernels have torch's layout (c_out, c_in, k) or (c_out, c_in, k, k). Their operator norm is that of the convolution on
+the unbounded plane: the largest singular value of :math:`\hat K(\theta) = \sum_t K_t e^{-i t \theta}` over *all*
+frequencies. It bounds the convolution on every image, with zero padding (a compression of the one on the plane) and
+with circular padding (its restriction to periodic images).
 """
 
 import itertools
@@ -15,15 +15,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lipspline import _checks
-from lipspline.functional.norm_bounds import OUTWARD, ROUND_OFF, eigenvalue_upper, gram_error, power_of_two_above
+from lipspline.functional.norm_bounds import OUTWARD, ROUND_OFF, eigenvalue_upper, power_of_two_above, product_error
 
 
 def bcop_kernel(matrix: Tensor, bases: Tensor) -> Tensor:
-    r"""The orthogonal convolution kernel of an orthonormal matrix and 2(k-1) projections, a product of two-tap factors [lip_linear_layers].
+    r"""Multiply an orthonormal matrix and 2(k-1) two-tap factors to an orthogonal kernel (BCOP) [lip_linear_layers].
 
-    A projection :math:`P = V V^T` delays half of the channels by one pixel: :math:`P + (I - P) z`. Factors alternate between the
-    axes, and between delaying one half and the other, so that the kernel is centred: if all `bases` are equal and k is odd it is
-    `matrix` at the middle tap.
+    A projection :math:`P = V V^T` delays half of the channels by one pixel: :math:`P + (I - P) z`. Factors alternate
+    between the axes, and between delaying one half and the other, so that the kernel is centred: if all `bases` are
+    equal and k is odd it is `matrix` at the middle tap.
 
     Args:
         matrix: (..., c_out, c_in) with orthonormal columns (c_out >= c_in) or rows (c_out < c_in).
@@ -60,18 +60,18 @@ def _pad_taps(rows: Tensor, axis: int, before: int, after: int) -> Tensor:
 
 
 def bcop_factors(kernel: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Find `matrix` and `bases` with `bcop_kernel(matrix, bases) == kernel`, the right inverse of `bcop_kernel` [lip_linear_layers].
+    r"""Find `matrix` and `bases` with `bcop_kernel(matrix, bases) == kernel` [lip_linear_layers].
 
-    Orthogonality makes the row spaces of the first and the last taps along an axis orthogonal. The last factor's projection
-    must contain the one and avoid the other, hence be spanned by the leading eigenvectors of the difference of their Gram matrices;
-    divided by that factor the kernel has one tap less.
+    Orthogonality makes the row spaces of the first and the last taps along an axis orthogonal. The last factor's
+    projection must contain the one and avoid the other: the leading eigenvectors of the difference of their Gram
+    matrices span it. Divided by that factor the kernel has one tap less.
 
     Args:
         kernel: (c_out, c_in, k) or (c_out, c_in, k, k).
 
     Raises:
-        ValueError: no factors were found. They are, for kernels of `bcop_kernel` with similar numbers of channels or one axis; with few
-            channels on one side (less than about a fifth) the spaces leave room for choices that later factors may contradict.
+        ValueError: no factors were found. Those of `bcop_kernel` are if the numbers of channels are similar. With few
+            channels on one side the spaces leave room for choices, which factors of the other axis may contradict.
     """
     c_out, c_in, *taps = kernel.shape
     axes, steps, n = len(taps), taps[0] - 1, max(c_out, c_in)
@@ -88,7 +88,7 @@ def bcop_factors(kernel: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _divide(rows: Tensor, axis: int, flipped: bool) -> tuple[Tensor, Tensor]:
-    """Split the last factor along `axis` off `rows` (*taps, rows, n): the quotient and the basis of the factor's projection."""
+    """Split the last factor along `axis` off `rows` (*taps, rows, n): the quotient, and the factor's basis."""
     taps = rows.movedim(axis, 0)
     first, last = (taps[i].reshape(-1, rows.shape[-1]) for i in (0, -1))
     difference = first.mT @ first - last.mT @ last
@@ -106,8 +106,8 @@ def _check_factors(matrix: Tensor, error: float, kernel: Tensor) -> None:
     if not max(error, defect) <= 1e-3:
         raise ValueError(
             f"A kernel of shape {tuple(kernel.shape)} is not a product of orthogonal two-tap factors (it misses by "
-            f"{max(error, defect):.2g}), so an orthogonal convolution cannot have it as its weight. Load its state_dict, assign "
-            f"a kernel of bcop_kernel with similar numbers of channels, or use constraint='spectral', which takes any kernel."
+            f"{max(error, defect):.2g}), so an orthogonal convolution cannot have it as its weight. Load a state_dict "
+            f"instead, or use constraint='spectral', which takes any kernel."
         )
 
 
@@ -129,7 +129,7 @@ def _convolve(image: Tensor, kernel: Tensor, taps: Sequence[int], lead: Callable
 
 
 def conv_norm_circular(kernel: Tensor, size: Sequence[int]) -> float:
-    """The norm of the circular convolution on images of one size, by the singular values at its frequencies [lip_linear_layers].
+    """The norm of the circular convolution on images of one size, from its frequencies [lip_linear_layers].
 
     Args:
         kernel: (c_out, c_in, *k).
@@ -152,16 +152,17 @@ def conv_norm_upper(
 ) -> float:
     r"""A proven upper bound on the operator norm of a convolution, for every image size [lip_linear_layers].
 
-    The kernel's response is sampled at N = 16 (k-1) frequencies an axis. For a unit vector x and any c,
-    :math:`x^H (\hat K^H \hat K - c I) x` is a real trigonometric polynomial of degree k-1 in each frequency; such a polynomial,
-    of degree d, stays above :math:`M \cos(d\,(\theta - \theta^*))` around a point :math:`\theta^*` where its modulus reaches the maximum M (Riesz),
-    and a sample is within :math:`\pi / N` of that point. So M is at most the largest sample divided by :math:`\cos(\pi d / N)` for each axis:
-    2 percent in the norm of a general 3x3 kernel, and next to nothing for an orthogonal one, where c leaves only the defect.
+    The response is sampled at N = 16 (k-1) frequencies an axis. For a unit vector x and any c,
+    :math:`p = x^H (\hat K^H \hat K - c I) x` is a real trigonometric polynomial of degree d = k-1 along each axis. Such
+    a p stays above :math:`M \cos(d (\theta - \theta^*))` next to the point :math:`\theta^*` where its modulus takes
+    its maximum M (Riesz), and some sample is within :math:`\pi / N` of it. So the samples miss at most a factor
+    :math:`1 / \cos(\pi d / N)` an axis: 2 percent of the norm of a 3x3 kernel, and next to nothing if it is orthogonal,
+    where the right c leaves only the defect.
 
     Args:
         kernel: (c_out, c_in / groups, *k), finite.
-        stride: a strided convolution acts on the interleaved sub-images as channels. With circular padding this needs image sizes
-            divisible by the stride; without that, pass stride 1: leaving out pixels does not raise the norm.
+        stride: a strided convolution acts on the interleaved sub-images as channels. With circular padding this needs
+            image sizes divisible by the stride; else pass 1, as leaving out pixels does not raise the norm.
         dilation: only matters together with a stride.
         groups: the norm is the largest of the groups' norms.
 
@@ -182,7 +183,7 @@ def conv_norm_upper(
 
 @torch.library.custom_op("lipspline::conv_norms_upper", mutates_args=())
 def conv_norms_upper(kernels: Tensor, axes: int) -> Tensor:
-    """`conv_norm_upper` of a batch (..., c_out, c_in, *k), as a tensor (...) of float64 and an operator, for vmap and compile."""
+    """`conv_norm_upper` of a batch (..., c_out, c_in, *k) as a float64 tensor (...), under vmap and compile."""
     split = kernels.ndim - axes - 2
     bounds = [conv_norm_upper(kernel) for kernel in kernels.reshape(-1, *kernels.shape[split:])]
     return torch.tensor(bounds, dtype=torch.float64, device=kernels.device).reshape(kernels.shape[:split])
@@ -224,19 +225,26 @@ def _group_norm_upper(kernel: Tensor) -> float:
     x = kernel if kernel.shape[0] >= kernel.shape[1] else kernel.transpose(0, 1)
     scale = power_of_two_above(x)
     x = x / scale
-    taps = x[0, 0].numel()
-    # The computed response differs from the true one by the rounding of the phases (angles below 4π, so 64 u at most) and of a product with inner
-    # dimension `taps`, both relative to the sum of the taps' Frobenius norms, at most sqrt(taps).
-    response_error = (gram_error(x.new_empty(taps, 1, dtype=torch.complex128)) + 64 * ROUND_OFF) * math.sqrt(taps)
-    error = 3 * math.sqrt(taps) * response_error + taps * gram_error(x.new_empty(x.shape[0], 1, dtype=torch.complex128))
     samples = [max(16 * (k - 1), 1) for k in x.shape[2:]]
     spread = math.prod(1 / math.cos(math.pi * (k - 1) / n) for k, n in zip(x.shape[2:], samples, strict=True)) * OUTWARD
-    square = eigenvalue_upper(lambda: _response_grams(x, samples), error, rtol=1e-3, spread=spread)
+    square = eigenvalue_upper(lambda: _response_grams(x, samples), _response_gram_error(x), rtol=1e-3, spread=spread)
     return math.sqrt(square) * scale * OUTWARD
 
 
+def _response_gram_error(kernel: Tensor) -> float:
+    """Bound the spectral norm of the errors of `_response_grams`, for a kernel with Frobenius norm at most 1.
+
+    The response has a Frobenius norm of at most sqrt(taps), which is the sum of the taps' norms. Relative to that sum
+    it suffers from the rounding of the phases (of angles below 4 pi: at most 64 u) and of a product with inner
+    dimension `taps`. Its Gram matrix inherits this error twice, and adds that of the product.
+    """
+    c_out, taps = kernel.shape[0], kernel[0, 0].numel()
+    response_error = product_error(taps, is_complex=True) + 64 * ROUND_OFF
+    return taps * (3 * response_error + product_error(c_out, is_complex=True))
+
+
 def _response_grams(kernel: Tensor, samples: Sequence[int]) -> Iterator[Tensor]:
-    """Gram matrices of the response at a grid of frequencies, in batches; the last axis needs half of it, by symmetry."""
+    """Gram matrices of the response on a grid of frequencies, in batches; by symmetry half of the last axis will do."""
     grid = [torch.arange(n if axis + 1 < len(samples) else n // 2 + 1) for axis, n in enumerate(samples)]
     frequencies = torch.cartesian_prod(*grid).reshape(-1, len(samples))
     offsets = torch.cartesian_prod(*map(torch.arange, kernel.shape[2:])).reshape(-1, len(samples))
@@ -244,7 +252,9 @@ def _response_grams(kernel: Tensor, samples: Sequence[int]) -> Iterator[Tensor]:
     weights = kernel.flatten(2).movedim(2, 0).flatten(1).to(torch.complex128)
     for batch in frequencies.split(max(2**24 // (c_out * c_in), 1)):
         # Integers reduced modulo n keep the angles small, and exact up to a few roundings.
-        turns = sum((torch.outer(batch[:, i], offsets[:, i]) % n).double() / n for i, n in enumerate(samples))
+        turns = torch.zeros(len(batch), len(offsets), dtype=torch.float64)
+        for i, n in enumerate(samples):
+            turns += (torch.outer(batch[:, i], offsets[:, i]) % n).double() / n
         phases = torch.polar(torch.ones_like(turns), -2 * math.pi * turns)
         response = (phases.to(kernel.device) @ weights).reshape(-1, c_out, c_in)
         yield response.mH @ response

@@ -1,9 +1,10 @@
 r"""Matrices with orthonormal columns or rows, and bounds on the largest singular value [lip_linear_layers].
 
-Four maps take any matrix of full rank to one with orthonormal columns (or rows, if it is wide): `qr_orthonormal`, `cayley`,
-`polar` and `bjorck`. All of them accept leading batch dimensions, run under `torch.func.vmap`, `torch.func.grad` and
-`torch.compile(fullgraph=True)`, and can be differentiated twice. `qr` is the default of every size: measured forward and backward
-on two cores it is the fastest, or within a tenth of it, from batches of 10x10 to 2048x2048.
+Four maps take any matrix of full rank to one with orthonormal columns (or rows, if it is wide): `qr_orthonormal`,
+`cayley`, `polar` and `bjorck`. All of them accept leading batch dimensions, run under `torch.func.vmap`,
+`torch.func.grad` and `torch.compile(fullgraph=True)`, and can be differentiated twice. `qr` is the default of every
+size: measured forward and backward on two cores it is the fastest, or within a tenth of it, from batches of 10x10 to
+2048x2048.
 """
 
 import functools
@@ -15,14 +16,15 @@ import torch
 from torch import Tensor
 
 from lipspline import _checks
-from lipspline.functional.norm_bounds import OUTWARD, eigenvalue_upper, gram_error, power_of_two_above
+from lipspline.functional.norm_bounds import OUTWARD, eigenvalue_upper, power_of_two_above, product_error
+from lipspline.functional.polar_factor import polar_factor
 
 Method = Literal["qr", "cayley", "polar", "bjorck"]
 LinearMap = Callable[[Tensor], Tensor]
 
 
 def _tall(orthonormal_columns: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Extend a map of tall float32/float64 matrices to wide ones by transposition, and to half precision by a detour."""
+    """Extend a map of tall matrices in float32 or float64 to wide ones and to half precision."""
 
     @functools.wraps(orthonormal_columns)
     def either_shape(w: Tensor) -> Tensor:
@@ -38,9 +40,9 @@ def _tall(orthonormal_columns: Callable[[Tensor], Tensor]) -> Callable[[Tensor],
 
 @_tall
 def qr_orthonormal(w: Tensor) -> Tensor:
-    r"""Orthonormalize by the QR decomposition with positive diagonal of R, which makes it unique and smooth [lip_linear_layers].
+    r"""Orthonormalize by QR with a positive diagonal of R, which makes it unique and smooth [lip_linear_layers].
 
-    Its only loss of smoothness is at matrices without full rank; an orthonormal matrix is its own image.
+    An orthonormal matrix is its own image. The gradient blows up as the matrix loses rank, not before.
 
     Args:
         w: (..., m, n), of full rank.
@@ -61,9 +63,10 @@ def qr_orthonormal(w: Tensor) -> Tensor:
 def cayley(w: Tensor) -> Tensor:
     r"""Orthonormalize by the Cayley transform of the skew part, which needs one matrix inverse [lip_linear_layers].
 
-    With `w = [U; V]`, `U` square, and `A = U - Uᵀ + VᵀV`, the image is `[(I + A)⁻¹(I - A); -2 V (I + A)⁻¹]`. The inverse always
-    exists because the symmetric part of `I + A` is at least `I`, so no `w` is excluded; but matrices whose upper square block has
-    the eigenvalue -1 are reached only in the limit, and `cayley(q) != q`: see `cayley_inverse`.
+    With `w = [U; V]`, `U` square, and `A = U - Uᵀ + VᵀV`, the image is `[(I + A)⁻¹(I - A); -2 V (I + A)⁻¹]`. The
+    inverse always exists because the symmetric part of `I + A` is at least `I`, so no `w` is excluded; but matrices
+    whose upper square block has the eigenvalue -1 are reached only in the limit, and `cayley(q) != q`: see
+    `cayley_inverse`.
 
     Args:
         w: (..., m, n), any matrix.
@@ -72,9 +75,9 @@ def cayley(w: Tensor) -> Tensor:
         (..., m, n) with orthonormal columns (m >= n) or rows (m < n).
 
     Example:
-        >>> cayley(torch.tensor([[0.0, -1.0], [0.0, 0.0]]))
-        tensor([[0., 1.],
-                [-1., 0.]])
+        >>> cayley(torch.tensor([[0.0, -1.0], [0.0, 0.0]])).round()
+        tensor([[ 0.,  1.],
+                [-1.,  0.]])
     """
     n = w.shape[-1]
     upper, lower = w[..., :n, :], w[..., n:, :]
@@ -84,11 +87,11 @@ def cayley(w: Tensor) -> Tensor:
 
 
 def cayley_inverse(q: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Find `w` and signs with `signs * cayley(w) == q`, for any `q` with orthonormal columns or rows [lip_linear_layers].
+    r"""Find `w` and signs with `signs * cayley(w) == q`, for any orthonormal `q` [lip_linear_layers].
 
-    The Cayley transform misses the matrices with eigenvalue -1, but flipping the signs of suitable rows (columns, if `q` is wide)
-    always removes that eigenvalue: in the elimination of `S + Q`, S diagonal, each sign is chosen like the entry it is added
-    to, so that every pivot is at least 1 in modulus.
+    The Cayley transform misses the matrices with eigenvalue -1, but flipping the signs of suitable rows (columns, if
+    `q` is wide) always removes that eigenvalue: in the elimination of `S + Q`, S diagonal, each sign is chosen like
+    the entry it is added to, so that every pivot is at least 1 in modulus.
 
     Args:
         q: (..., m, n) with orthonormal columns or rows.
@@ -98,9 +101,8 @@ def cayley_inverse(q: Tensor) -> tuple[Tensor, Tensor]:
 
     Example:
         >>> w, signs = cayley_inverse(-torch.eye(2))
-        >>> signs * cayley(w)
-        tensor([[-1., 0.],
-                [0., -1.]])
+        >>> torch.equal(signs * cayley(w), -torch.eye(2))
+        True
     """
     if q.shape[-2] < q.shape[-1]:
         w, signs = cayley_inverse(q.mT)
@@ -120,10 +122,11 @@ def cayley_inverse(q: Tensor) -> tuple[Tensor, Tensor]:
 
 @_tall
 def polar(w: Tensor) -> Tensor:
-    r"""Orthonormalize by the polar factor :math:`W (W^T W)^{-1/2}`, the nearest matrix with orthonormal columns [lip_linear_layers].
+    r"""Orthonormalize by the polar factor :math:`W (W^T W)^{-1/2}`, the nearest such matrix [lip_linear_layers].
 
-    Scaled Newton-Schulz steps (the cubic that is best on the interval known to hold the singular values), until the defect
-    :math:`\|I - X^T X\|` is at round-off. The derivative is the solution of a Lyapunov equation, not the unrolled iteration.
+    Scaled Newton-Schulz steps (the cubic that is best on the interval known to hold the singular values), until the
+    defect :math:`\|I - X^T X\|` is at round-off. The derivative is the solution of a Lyapunov equation, not the
+    unrolled iteration.
 
     Args:
         w: (..., m, n), of full rank; without it the iteration cannot end and raises `ValueError`.
@@ -136,12 +139,14 @@ def polar(w: Tensor) -> Tensor:
         tensor([[1., 0.],
                 [0., 1.]])
     """
-    return _PolarFactor.apply(w, True)
+    return polar_factor(w, scaled=True)
 
 
 @_tall
 def bjorck(w: Tensor) -> Tensor:
-    r"""Orthonormalize by Björck's iteration :math:`X \leftarrow X (I + \tfrac12 (I - X^T X))`, to round-off [lip_linear_layers].
+    r"""Orthonormalize by Björck's iteration, to round-off [lip_linear_layers].
+
+    .. math:: X \leftarrow X (I + \tfrac12 (I - X^T X))
 
     It has the same limit and derivative as `polar`, which needs fewer steps: for comparison with published results.
 
@@ -151,7 +156,7 @@ def bjorck(w: Tensor) -> Tensor:
     Returns:
         (..., m, n) with orthonormal columns (m >= n) or rows (m < n).
     """
-    return _PolarFactor.apply(w, False)
+    return polar_factor(w, scaled=False)
 
 
 METHODS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -163,7 +168,7 @@ METHODS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def orthonormalize(w: Tensor, method: Method = "qr") -> Tensor:
-    """Map matrices of full rank to matrices with orthonormal columns, or rows if they are wide [lip_linear_layers].
+    """Map matrices to ones with orthonormal columns, or rows if they are wide [lip_linear_layers].
 
     Args:
         w: (..., m, n).
@@ -178,9 +183,10 @@ def orthonormalize(w: Tensor, method: Method = "qr") -> Tensor:
 
 
 def power_iteration(forward: LinearMap, adjoint: LinearMap, v: Tensor, steps: int = 1) -> Tensor:
-    r"""Turn a unit vector towards the largest singular value of a linear map, as in spectral normalization [lip_linear_layers].
+    r"""Turn a unit vector towards the largest singular value of a linear map [lip_linear_layers].
 
-    `forward(v).norm()` then estimates the norm of the map, from below. Keep `v` between calls and one step a call is enough.
+    `forward(v).norm()` then estimates the norm of the map, from below. Keep `v` between calls and one step a call is
+    enough.
 
     Args:
         forward: the map, of tensors shaped like `v`.
@@ -204,7 +210,7 @@ def power_iteration(forward: LinearMap, adjoint: LinearMap, v: Tensor, steps: in
 
 
 def spectral_norm_upper(w: Tensor) -> float:
-    r"""A proven upper bound on the largest singular value, with the rounding of its own computation added [lip_linear_layers].
+    r"""A proven upper bound on the largest singular value, its own rounding included [lip_linear_layers].
 
     It exceeds the true value by less than :math:`10^{-9}` of it, up to some two thousand rows and columns.
 
@@ -220,12 +226,13 @@ def spectral_norm_upper(w: Tensor) -> float:
     x = x if x.shape[0] >= x.shape[1] else x.mT
     scale = power_of_two_above(x)
     x = x / scale
-    return math.sqrt(eigenvalue_upper(lambda: [(x.mT @ x).unsqueeze(0)], gram_error(x), rtol=1e-10)) * scale * OUTWARD
+    error = product_error(len(x), is_complex=False)
+    return math.sqrt(eigenvalue_upper(lambda: [(x.mT @ x).unsqueeze(0)], error, rtol=1e-10)) * scale * OUTWARD
 
 
 @torch.library.custom_op("lipspline::spectral_norms_upper", mutates_args=())
 def spectral_norms_upper(w: Tensor) -> Tensor:
-    """`spectral_norm_upper` of a batch (..., m, n), as a tensor (...) of float64 and an operator, for vmap and compile."""
+    """`spectral_norm_upper` of a batch (..., m, n) as a float64 tensor (...), under vmap and compile."""
     bounds = [spectral_norm_upper(x) for x in w.reshape(-1, *w.shape[-2:])]
     return torch.tensor(bounds, dtype=torch.float64, device=w.device).reshape(w.shape[:-2])
 
@@ -238,116 +245,3 @@ def _(w: Tensor) -> Tensor:
 @spectral_norms_upper.register_vmap
 def _(info, in_dims, w: Tensor):
     return spectral_norms_upper(w.movedim(in_dims[0], 0)), 0
-
-
-# Two operators of their own: inside them tensors are ordinary, so the iteration may test its convergence also under vmap and
-# compile. Their derivatives are autograd functions, because those (unlike a derivative registered with the operator) obey torch.func.
-_MOST_STEPS = 100
-
-
-@torch.library.custom_op("lipspline::polar_factor", mutates_args=())
-def _newton_schulz(w: Tensor, scaled: bool) -> Tensor:
-    x, low = _start(w)
-    eye = torch.eye(w.shape[-1], dtype=w.dtype, device=w.device)
-    for _ in range(_MOST_STEPS):
-        gram = x.mT @ x
-        defect = torch.linalg.matrix_norm(eye - gram)[..., None, None]
-        # Singular values in [low, 1] are best served by the cubic scaled by rho; once the defect is below 1, rho = 1 squares it.
-        low = torch.where(defect < 1, 1.0, low) if scaled else torch.ones_like(low)
-        rho = (3 / (1 + low + low * low)).sqrt()
-        x = rho * (1.5 * x - 0.5 * rho * rho * (x @ gram))
-        low = rho * low * (3 - rho * rho * low * low) / 2
-        if (defect <= math.sqrt(torch.finfo(w.dtype).eps)).all():
-            return x
-    raise ValueError(
-        f"A matrix of shape {tuple(w.shape)} could not be orthonormalized in {_MOST_STEPS} steps: it holds NaN or infinity, or "
-        f"does not have full rank. Initialize it as an orthogonal matrix, or use method='qr'."
-    )
-
-
-def _start(w: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale to singular values at most 1, unless their mean is scale enough; and guess the least of them."""
-    n = w.shape[-1]
-    tiny = torch.finfo(w.dtype).tiny
-    x = w * (math.sqrt(n) / torch.linalg.matrix_norm(w).clamp_min(tiny))[..., None, None]
-    eye = torch.eye(n, dtype=w.dtype, device=w.device)
-    near = torch.linalg.matrix_norm(eye - x.mT @ x)[..., None, None] < 1
-    bound = (
-        (torch.linalg.matrix_norm(x, 1) * torch.linalg.matrix_norm(x, math.inf)).sqrt().clamp_min(tiny)[..., None, None]
-    )
-    return torch.where(near, x, x / bound), torch.full_like(bound, 1e-3)
-
-
-@_newton_schulz.register_fake
-def _(w: Tensor, scaled: bool) -> Tensor:
-    return torch.empty_like(w)
-
-
-@_newton_schulz.register_vmap
-def _(info, in_dims, w: Tensor, scaled: bool):
-    return _newton_schulz(w.movedim(in_dims[0], 0), scaled), 0
-
-
-class _PolarFactor(torch.autograd.Function):
-    r"""With W = Q H: dQ = Q Ω + (I - QQᵀ) dW H⁻¹ where H Ω + Ω H = Qᵀ dW - dWᵀ Q; the backward is its transpose."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(w: Tensor, scaled: bool) -> Tensor:
-        return _newton_schulz(w, scaled)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
-        ctx.save_for_backward(inputs[0], output)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        w, q = ctx.saved_tensors
-        h = q.mT @ w
-        h = (h + h.mT) / 2
-        s = q.mT @ grad
-        tangent = q @ _Lyapunov.apply(h, s - s.mT)
-        if w.shape[-2] == w.shape[-1]:
-            return tangent, None
-        return tangent + torch.linalg.solve(h, grad - q @ s, left=False), None
-
-
-@torch.library.custom_op("lipspline::lyapunov", mutates_args=())
-def _solve_lyapunov(h: Tensor, b: Tensor) -> Tensor:
-    eigenvalues, v = torch.linalg.eigh(h)
-    return v @ ((v.mT @ b @ v) / (eigenvalues.unsqueeze(-1) + eigenvalues.unsqueeze(-2))) @ v.mT
-
-
-@_solve_lyapunov.register_fake
-def _(h: Tensor, b: Tensor) -> Tensor:
-    return torch.empty_like(b)
-
-
-@_solve_lyapunov.register_vmap
-def _(info, in_dims, h: Tensor, b: Tensor):
-    h, b = (
-        x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-        for x, dim in zip((h, b), in_dims, strict=True)
-    )
-    return _solve_lyapunov(h, b), 0
-
-
-class _Lyapunov(torch.autograd.Function):
-    """Solve H Y + Y H = B for symmetric positive H; its derivative, again a Lyapunov equation, has no spectral gaps to divide by."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(h: Tensor, b: Tensor) -> Tensor:
-        return _solve_lyapunov(h, b)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
-        ctx.save_for_backward(inputs[0], output)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        h, y = ctx.saved_tensors
-        z = _Lyapunov.apply(h, grad)
-        return -(z @ y.mT + y.mT @ z), z

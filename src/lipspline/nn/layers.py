@@ -32,7 +32,7 @@ def linear(
     init: Init = "orthogonal",
     lipschitz: float = 1.0,
 ) -> nn.Linear:
-    """A dense layer with Lipschitz constant `lipschitz`: a plain `nn.Linear`, parametrized [lip_linear_layers].
+    """A dense layer with Lipschitz constant `lipschitz`: an `nn.Linear`, parametrized [lip_linear_layers].
 
     Args:
         n_in: inputs.
@@ -86,7 +86,7 @@ def conv2d(
     init: Init = "orthogonal",
     lipschitz: float = 1.0,
 ) -> nn.Conv2d | nn.Sequential:
-    """A convolution of images with Lipschitz constant `lipschitz`: a plain `nn.Conv2d`, parametrized [lip_linear_layers].
+    """An image convolution with Lipschitz constant `lipschitz`: an `nn.Conv2d`, parametrized [lip_linear_layers].
 
     The output has the size of the input divided by the stride, also for even kernels.
 
@@ -95,14 +95,14 @@ def conv2d(
         c_out: output channels.
         kernel: taps along each axis.
         bias: whether to add a learned bias, which starts at 0.
-        constraint: `"orthogonal"`, the convolution of periodic images is an isometry (or the adjoint of one, if it loses
-            channels), or `"spectral"`, only its norm is `lipschitz`.
-        stride: above 1 the pixels of each stride x stride square first become channels (`nn.PixelUnshuffle`), so that the layer is an
-            `nn.Sequential` and its kernel covers kernel * stride pixels.
-        padding_mode: `"zeros"` or `"circular"`; with zeros the bound `lipschitz` holds but is not attained at the borders.
+        constraint: `"orthogonal"`, the convolution of periodic images is an isometry (or the adjoint of one, if it
+            loses channels), or `"spectral"`, only its norm is `lipschitz`.
+        stride: above 1 the pixels of each stride x stride square first become channels (`nn.PixelUnshuffle`), so that
+            the layer is an `nn.Sequential` and its kernel covers kernel * stride pixels.
+        padding_mode: `"zeros"` or `"circular"`; with zeros some energy is lost over the border.
         method: how to orthonormalize, see `lipspline.functional.matrices.orthonormalize`.
-        init: a random orthogonal convolution; Kaiming's normal law (for the raw factors, if orthogonal); or the identity at the middle
-            tap (for even orthogonal kernels half of the channels are shifted by a pixel).
+        init: a random orthogonal convolution; Kaiming's normal law (of the raw factors, if orthogonal, which is the
+            same); or the identity at the middle tap (an even orthogonal kernel shifts half of the channels by a pixel).
         lipschitz: target constant.
 
     Example:
@@ -130,7 +130,7 @@ def conv1d(
     init: Init = "orthogonal",
     lipschitz: float = 1.0,
 ) -> nn.Conv1d | nn.Sequential:
-    """A convolution of signals with Lipschitz constant `lipschitz`: a plain `nn.Conv1d`, parametrized [lip_linear_layers].
+    """A signal convolution with Lipschitz constant `lipschitz`: an `nn.Conv1d`, parametrized [lip_linear_layers].
 
     The arguments are those of `conv2d`; a stride makes channels of neighbouring samples (`SampleUnshuffle`).
 
@@ -145,7 +145,7 @@ def conv1d(
 
 
 class SampleUnshuffle(nn.Module):
-    """Make channels of `factor` neighbouring samples, (B, C, T) to (B, C * factor, T / factor): `nn.PixelUnshuffle` in one dimension.
+    """Make channels of neighbouring samples: (B, C, T) to (B, C * factor, T / factor), as `nn.PixelUnshuffle` does.
 
     Example:
         >>> SampleUnshuffle(2)(torch.arange(4.0).reshape(1, 1, 4))

@@ -1,8 +1,8 @@
-r"""Constraints on the weights of plain layers, as parametrizations: read the weight, get a feasible one [lip_linear_layers].
+r"""Constraints on the weights of plain layers, as parametrizations [lip_linear_layers].
 
-Each obeys torch's contract: `forward` maps free parameters to a feasible weight, `right_inverse` maps a weight back, and
-`forward(right_inverse(w)) == w` for feasible `w`. In eval mode a weight that needs no gradient is computed once and kept until its
-parameters change. `torch.nn.utils.parametrize.cached()` works too, also in training.
+Each obeys torch's contract: `forward` maps free parameters to a feasible weight, `right_inverse` maps a weight back,
+and `forward(right_inverse(w)) == w` for feasible `w`. In eval mode a weight that needs no gradient is computed once
+and kept until its parameters change; `torch.nn.utils.parametrize.cached()` works too, also in training.
 """
 
 import weakref
@@ -28,19 +28,21 @@ from lipspline.functional.matrices import (
     spectral_norms_upper,
 )
 
+TINY = torch.finfo(torch.float32).tiny  # keeps quotients of a zero weight finite
+
 
 class Constraint(nn.Module, ABC):
     """A parametrization with target constant `lipschitz` that keeps its weight in eval mode.
 
-    The weight is kept while its raw tensors are the same objects, at the same place, with the same version (which optimizers,
-    `load_state_dict` and every in-place operation advance), and is forgotten at each call of `train()` or `eval()`.
-    Only writing through `.data` in eval mode goes unnoticed: call `eval()` after it.
+    The weight is kept while its raw parameters are the same tensors, at the same place, with the same version (which
+    optimizers, `load_state_dict` and every in-place operation advance), and is forgotten at each call of `train()` or
+    `eval()`. Only writing through `.data` in eval mode goes unnoticed: call `eval()` after it.
     """
 
     def __init__(self, lipschitz: float):
         super().__init__()
         self.lipschitz = _checks.positive("lipschitz", lipschitz)
-        self._kept: tuple[list[weakref.ref[Tensor]], list[object], Tensor] | None = None
+        self._kept: _Kept | None = None
 
     @abstractmethod
     def weight(self, *raw: Tensor) -> Tensor:
@@ -51,15 +53,11 @@ class Constraint(nn.Module, ABC):
         """Raw parameters of a feasible weight."""
 
     def forward(self, *raw: Tensor) -> Tensor:
-        if self.training or _transformed() or (torch.is_grad_enabled() and any(x.requires_grad for x in raw)):
+        if self.training or _Kept.forbidden(raw):
             return self.weight(*raw)
-        state = [_fingerprint(x) for x in raw]
-        if self._kept and self._kept[1] == state and all(k() is x for k, x in zip(self._kept[0], raw, strict=True)):
-            return self._kept[2]
-        weight = self.weight(*raw)
-        if not any(x.is_inference() for x in raw):
-            self._kept = [weakref.ref(x) for x in raw], state, weight
-        return weight
+        if self._kept is None or not self._kept.belongs_to(raw):
+            self._kept = _Kept(raw, self.weight(*raw))
+        return self._kept.weight
 
     def right_inverse(self, weight: Tensor) -> Tensor | tuple[Tensor, ...]:
         self._kept = None
@@ -73,24 +71,38 @@ class Constraint(nn.Module, ABC):
         return f"lipschitz={self.lipschitz:g}"
 
 
-def _transformed() -> bool:
-    """Whether tensors may be stand-ins for others, of which nothing may be kept."""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+class _Kept:
+    """A weight and the state of the raw parameters it was computed from."""
 
+    def __init__(self, raw: tuple[Tensor, ...], weight: Tensor):
+        self.weight = weight
+        self.raw = [weakref.ref(x) for x in raw]
+        self.state = self._state(raw)
 
-def _fingerprint(x: Tensor) -> object:
-    version = None if x.is_inference() else x._version
-    return x.data_ptr(), x.dtype, version, torch.is_inference_mode_enabled()
+    def belongs_to(self, raw: tuple[Tensor, ...]) -> bool:
+        same = all(kept() is x for kept, x in zip(self.raw, raw, strict=True))
+        return same and self.state == self._state(raw)
+
+    @staticmethod
+    def _state(raw: tuple[Tensor, ...]) -> list[tuple]:
+        return [(x.data_ptr(), x.dtype, x._version, torch.is_inference_mode_enabled()) for x in raw]
+
+    @staticmethod
+    def forbidden(raw: tuple[Tensor, ...]) -> bool:
+        """Where gradients are wanted, tensors stand for others (vmap, compile), or changes cannot be noticed."""
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+            return True
+        return any(x.is_inference() or (x.requires_grad and torch.is_grad_enabled()) for x in raw)
 
 
 class Orthonormal(Constraint):
-    r"""Keep a matrix (..., m, n) at `lipschitz` times one with orthonormal columns, or rows if it is wide [lip_linear_layers].
+    r"""Keep matrices (..., m, n) at `lipschitz` times orthonormal columns, or rows if wide [lip_linear_layers].
 
     A weight that is assigned may be any matrix of full rank; it becomes its orthonormalization.
 
     Args:
-        method: see `lipspline.functional.matrices.orthonormalize`. `"cayley"` keeps the signs of rows or columns beside the raw
-            matrix (a buffer), without which it could not reach every orthonormal matrix.
+        method: see `lipspline.functional.matrices.orthonormalize`. `"cayley"` keeps the signs of rows or columns
+            beside the raw matrix (a buffer), without which it could not reach every orthonormal matrix.
         lipschitz: target constant.
 
     Example:
@@ -108,10 +120,9 @@ class Orthonormal(Constraint):
         self.method: Method = method
         self.register_buffer("signs", torch.ones(()) if method == "cayley" else None)
 
-    def weight(self, raw: Tensor) -> Tensor:
-        q = orthonormalize(raw, self.method)
-        q = q if self.signs is None else self.signs * q
-        return q if self.lipschitz == 1 else self.lipschitz * q
+    def weight(self, *raw: Tensor) -> Tensor:
+        q = orthonormalize(*raw, method=self.method)
+        return self.lipschitz * (q if self.signs is None else self.signs * q)
 
     def raw(self, weight: Tensor) -> Tensor:
         if self.signs is None:
@@ -125,10 +136,11 @@ class Orthonormal(Constraint):
 
 
 class OrthogonalConvolution(Constraint):
-    r"""Keep a kernel (c_out, c_in, k[, k]) at `lipschitz` times an orthogonal convolution, made by `bcop_kernel` [lip_linear_layers].
+    r"""Keep a kernel (c_out, c_in, k[, k]) at `lipschitz` times an orthogonal convolution (BCOP) [lip_linear_layers].
 
     The raw parameters are `original0`, the matrix (c_out, c_in), and `original1`, the bases of the projections,
-    (k-1, axes, n, n // 2) with n = max(c_out, c_in). A weight that is assigned must be a product of such factors: see `bcop_factors`.
+    (k-1, axes, n, n // 2) with n = max(c_out, c_in); see `lipspline.functional.convolutions.bcop_kernel`. A weight
+    that is assigned must be a product of such factors; see `bcop_factors` there.
 
     Args:
         method: see `lipspline.functional.matrices.orthonormalize`.
@@ -140,7 +152,8 @@ class OrthogonalConvolution(Constraint):
         self.matrix = Orthonormal(method)
         self.bases = Orthonormal(method)
 
-    def weight(self, matrix: Tensor, bases: Tensor) -> Tensor:
+    def weight(self, *raw: Tensor) -> Tensor:
+        matrix, bases = raw
         return self.lipschitz * bcop_kernel(self.matrix.weight(matrix), self.bases.weight(bases))
 
     def raw(self, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,8 +164,9 @@ class OrthogonalConvolution(Constraint):
 class Spectral(Constraint):
     r"""Divide a weight by the norm of its operator, so that this becomes `lipschitz` [lip_linear_layers].
 
-    While training the norm is estimated by one power iteration a step, from a direction that is kept as a buffer. In eval mode, and
-    in whatever is certified or exported, it is a proven upper bound. Its gradient is in both cases that of the estimate.
+    While training the norm is estimated by one power iteration a step, from a direction that is kept as a buffer. In
+    eval mode, and in whatever is certified or exported, it is a proven upper bound. The gradient is in both cases
+    that of the estimate.
     """
 
     direction: Tensor
@@ -173,42 +187,40 @@ class Spectral(Constraint):
     def upper(self, weight: Tensor) -> Tensor:
         """A proven upper bound on its norm."""
 
-    def weight(self, raw: Tensor) -> Tensor:
+    def weight(self, *raw: Tensor) -> Tensor:
+        x = _at_least_single(*raw)
         if self.training:
-            self._turn(raw, steps=1)
-        x = _single(raw)
-        tiny = torch.finfo(x.dtype).tiny
-        norm = torch.linalg.vector_norm(self.operator(x, _single(self.direction).clone())).clamp_min(tiny)
+            self._turn(x, steps=1)
+        # A copy, because the next step turns the direction that this step's backward needs.
+        norm = torch.linalg.vector_norm(self.operator(x, self.direction.to(x.dtype, copy=True))).clamp_min(TINY)
         if not self.training:
-            norm = self.upper(raw.detach()).to(x.dtype).clamp_min(tiny) * (norm / norm.detach())
-        return (x * (self.lipschitz / norm)).to(raw.dtype)
+            norm = self.upper(x.detach()).to(x.dtype).clamp_min(TINY) * (norm / norm.detach())
+        return (x * (self.lipschitz / norm)).to(raw[0].dtype)
 
     def raw(self, weight: Tensor) -> Tensor:
-        self._turn(weight, steps=15)
-        return weight.clone()
+        self._turn(_at_least_single(weight), steps=15)
+        return weight
 
     @torch.no_grad()
     def _turn(self, weight: Tensor, steps: int) -> None:
-        x = _single(weight.detach())
-        v = power_iteration(
-            lambda v: self.operator(x, v), lambda u: self.adjoint(x, u), _single(self.direction), steps=steps
-        )
+        w, v = weight.detach(), self.direction.to(weight.dtype)
+        v = power_iteration(lambda v: self.operator(w, v), lambda u: self.adjoint(w, u), v, steps)
         self.direction.copy_(v)
 
 
-def _single(x: Tensor) -> Tensor:
+def _at_least_single(x: Tensor) -> Tensor:
     """Half precision is too coarse for norms."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 class SpectralNormalized(Spectral):
-    r"""Divide a matrix (m, n) by its largest singular value, times `lipschitz` [lip_linear_layers].
+    r"""Divide a matrix (m, n_in) by its largest singular value, times `lipschitz` [lip_linear_layers].
 
     Example:
         >>> layer = nn.Linear(3, 2)
         >>> _ = nn.utils.parametrize.register_parametrization(layer, "weight", SpectralNormalized(3))
-        >>> torch.linalg.matrix_norm(layer.eval().weight, ord=2).item()
-        1.0...
+        >>> torch.linalg.matrix_norm(layer.eval().weight, ord=2).isclose(torch.tensor(1.0))
+        tensor(True)
     """
 
     def __init__(self, n_in: int, lipschitz: float = 1.0):
@@ -225,9 +237,10 @@ class SpectralNormalized(Spectral):
 
 
 class SpectralConvolution(Spectral):
-    r"""Divide a kernel (c_out, c_in, k[, k]) by the norm of its convolution, not of its matrix form, times `lipschitz` [lip_linear_layers].
+    r"""Divide a kernel (c_out, c_in, k[, k]) by the norm of its convolution, times `lipschitz` [lip_linear_layers].
 
-    While training the norm is estimated on periodic images of 8k pixels an axis; the bound of eval mode holds for every size.
+    That is not the norm of the kernel as a matrix. While training it is estimated on periodic images of 8k pixels an
+    axis; the bound of eval mode holds for every size.
 
     Args:
         c_in: input channels.
@@ -248,3 +261,6 @@ class SpectralConvolution(Spectral):
 
     def upper(self, weight: Tensor) -> Tensor:
         return conv_norms_upper(weight, self.axes)
+
+    def extra_repr(self) -> str:
+        return f"axes={self.axes}, {super().extra_repr()}"
