@@ -1,6 +1,6 @@
 """Sums of linear interpolations along sheared lines and their exact transpose: the inner loop of the Joseph projector.
 
-With positions `n + f = start[i, k] + j step[i, k]`, `0 <= f < 1`,
+With positions `n + f = start[i, k] + j step[i, k]`, `0 <= f <= 1`,
 
     out[b, i, j, :] = Σ_k (1 - f) src[b, k, n, :] + f src[b, k, n + 1, :],
 
@@ -12,35 +12,26 @@ from torch import Tensor
 
 from lipspline.kernels import native
 from lipspline.kernels.choice import implementation
+from lipspline.kernels.operator import Operator
 
 LANES = 4
 
 
-@torch.library.custom_op("lipspline::line_sums", mutates_args=())
 def line_sums(src: Tensor, start: Tensor, step: Tensor, count: int) -> Tensor:
-    """Interpolate along lines and add up: `src (B, K, L, 4) -> (B, I, count, 4)`.
+    """Interpolate along lines and add up: `src (B, K, L, 4) -> (B, I, count, 4)`, linear in `src`.
 
     Args:
-        src: floating point, contiguous or not; zeros at both ends of dimension 2 make the sums continuous in `start`.
+        src: zeros at both ends of dimension 2 make the sums continuous in `start`.
         start: `(I, K)` float64, position of `j = 0`, in entries of dimension 2 of `src`.
         step: `(I, K)` float64 > 0, from one `j` to the next.
         count: J, how many positions a line has.
     """
-    if not _in_c(src):
-        return eager_line_sums(src, start, step, count)
-    out = src.new_empty(src.shape[0], start.shape[0], count, LANES)
-    _run("lipspline_line_sums", src, start, step, out, lines=out, rows=src)
-    return out
+    return _sums(src, start, step, count)
 
 
-@torch.library.custom_op("lipspline::line_spread", mutates_args=())
 def line_spread(y: Tensor, start: Tensor, step: Tensor, length: int) -> Tensor:
-    """The transpose of `line_sums`: `y (B, I, J, 4) -> (B, K, length, 4)`."""
-    if not _in_c(y):
-        return eager_line_spread(y, start, step, length)
-    out = y.new_empty(y.shape[0], start.shape[1], length, LANES)
-    _run("lipspline_line_spread", y, start, step, out, lines=y, rows=out)
-    return out
+    """The transpose of `line_sums`: `y (B, I, J, 4) -> (B, K, length, 4)`, linear in `y`."""
+    return _spread(y, start, step, length)
 
 
 def eager_line_sums(src: Tensor, start: Tensor, step: Tensor, count: int) -> Tensor:
@@ -67,17 +58,6 @@ def eager_line_spread(y: Tensor, start: Tensor, step: Tensor, length: int) -> Te
     return flat.unflatten(1, (K, length))
 
 
-def _in_c(values: Tensor) -> bool:
-    return implementation(values) == "c" and values.dtype in (torch.float32, torch.float64)
-
-
-def _run(name: str, values: Tensor, start: Tensor, step: Tensor, out: Tensor, *, lines: Tensor, rows: Tensor) -> None:
-    """Call the C function `name`, which writes `out`; `lines (B, I, J, 4)` and `rows (B, K, L, 4)` say the sizes."""
-    dense = [values.contiguous(), start.contiguous(), step.contiguous()]
-    sizes = (*lines.shape[:3], *rows.shape[1:3])
-    native.run(name, 8 * values.itemsize, *(t.data_ptr() for t in (*dense, out)), *sizes, native.threads())
-
-
 def _neighbours(
     start: Tensor, step: Tensor, count: int, length: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -90,31 +70,98 @@ def _neighbours(
     return n.long(), f.to(dtype).unsqueeze(-1), inside.to(dtype).unsqueeze(-1)
 
 
-def _sums_backward(ctx, grad: Tensor):
-    start, step = ctx.saved_tensors
-    return line_spread(grad, start, step, ctx.size), None, None, None
+def _evaluate_sums(src: Tensor, start: Tensor, step: Tensor, count: int) -> Tensor:
+    if not _in_c(src):
+        return eager_line_sums(src, start, step, count)
+    out = src.new_empty(src.shape[0], start.shape[0], count, LANES)
+    _run("lipspline_line_sums", src, start, step, out, lines=out, rows=src)
+    return out
 
 
-def _spread_backward(ctx, grad: Tensor):
-    start, step = ctx.saved_tensors
-    return line_sums(grad, start, step, ctx.size), None, None, None
+def _evaluate_spread(y: Tensor, start: Tensor, step: Tensor, length: int) -> Tensor:
+    if not _in_c(y):
+        return eager_line_spread(y, start, step, length)
+    out = y.new_empty(y.shape[0], start.shape[1], length, LANES)
+    _run("lipspline_line_spread", y, start, step, out, lines=y, rows=out)
+    return out
 
 
-def _remember_lines(ctx, inputs, output):
-    values, start, step, _ = inputs
-    ctx.save_for_backward(start, step)
-    ctx.size = values.shape[2]
+def _in_c(values: Tensor) -> bool:
+    return implementation(values) == "c" and values.dtype in (torch.float32, torch.float64) and values.numel() > 0
 
 
-@line_sums.register_fake
-def _(src, start, step, count):
+def _run(name: str, values: Tensor, start: Tensor, step: Tensor, out: Tensor, *, lines: Tensor, rows: Tensor) -> None:
+    """Call the C function `name`, which writes `out`; `lines (B, I, J, 4)` and `rows (B, K, L, 4)` say the sizes."""
+    dense = [values.contiguous(), start.contiguous(), step.contiguous()]
+    sizes = (*lines.shape[:3], *rows.shape[1:3])
+    native.run(name, 8 * values.itemsize, *(t.data_ptr() for t in (*dense, out)), *sizes, native.threads())
+
+
+def _fake_sums(src, start, step, count):
     return src.new_empty(src.shape[0], start.shape[0], count, LANES)
 
 
-@line_spread.register_fake
-def _(y, start, step, length):
+def _fake_spread(y, start, step, length):
     return y.new_empty(y.shape[0], start.shape[1], length, LANES)
 
 
-line_sums.register_autograd(_sums_backward, setup_context=_remember_lines)
-line_spread.register_autograd(_spread_backward, setup_context=_remember_lines)
+def _batched_sums(info, in_dims, src, start, step, count):
+    src = src.movedim(in_dims[0], 0)
+    return _sums(src.flatten(0, 1), start, step, count).unflatten(0, src.shape[:2]), 0
+
+
+def _batched_spread(info, in_dims, y, start, step, length):
+    y = y.movedim(in_dims[0], 0)
+    return _spread(y.flatten(0, 1), start, step, length).unflatten(0, y.shape[:2]), 0
+
+
+_sums = Operator(
+    "line_sums(Tensor src, Tensor start, Tensor step, int count) -> Tensor",
+    kernel=_evaluate_sums,
+    fake=_fake_sums,
+    batched=_batched_sums,
+)
+_spread = Operator(
+    "line_spread(Tensor y, Tensor start, Tensor step, int length) -> Tensor",
+    kernel=_evaluate_spread,
+    fake=_fake_spread,
+    batched=_batched_spread,
+)
+
+
+def _remember_lines(ctx, values: Tensor, start: Tensor, step: Tensor, size: int) -> None:
+    ctx.save_for_backward(start, step)
+    ctx.save_for_forward(start, step)
+    ctx.size, ctx.transposed_size = size, values.shape[2]
+
+
+@_sums.derivatives
+class _LineSums(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, src, start, step, count):
+        _remember_lines(ctx, src, start, step, count)
+        return _sums.evaluate(src, start, step, count)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return _spread(gradients[0], *ctx.saved_tensors, ctx.transposed_size), None, None, None
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        return _sums(tangents[0], *ctx.saved_tensors, ctx.size)
+
+
+@_spread.derivatives
+class _LineSpread(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y, start, step, length):
+        _remember_lines(ctx, y, start, step, length)
+        return _spread.evaluate(y, start, step, length)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return _sums(gradients[0], *ctx.saved_tensors, ctx.transposed_size), None, None, None
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        return _spread(tangents[0], *ctx.saved_tensors, ctx.size)
