@@ -57,6 +57,13 @@ def test_the_curve_stays_in_the_cone_and_the_limits_hold_all_knots():
         assert top - bottom == pytest.approx(right - left)
 
 
+def test_the_picture_shows_the_whole_range_in_which_a_spline_may_bend():
+    relu, prelu = drawn(plot_activations(nn.Sequential(LinearSpline(1, init="relu"), LipschitzPReLU(1))))
+    assert relu.get_xlim()[1] == pytest.approx(1.3 * (0.1 - 0.004), rel=1e-6)
+    assert len(relu.lines[1].get_xdata()) == 1
+    assert prelu.get_xlim() == (-1.0, 1.0)
+
+
 def test_at_most_so_many_channels_of_a_layer_are_shown_and_shared_splines_once():
     figure = plot_activations(nn.Sequential(LinearSpline(50), LinearSpline(9, shared=True)), per_layer=5)
     titles = [ax.get_title() for ax in drawn(figure)]

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 Learned = LinearSpline | FoldedSpline | FreeKnotSpline | LipschitzPReLU
 LINE, CONE, INK = "#1f4e79", "#eef1f4", "#4a4f55"
 MARGIN = 1.3  # the picture shows this much beyond the outermost knot
-FLAT = 1.0  # what it shows of activations without knots
+FLAT = 1.0  # what it shows of activations whose only knot is zero
 
 
 @torch.no_grad()
 def plot_activations(model: nn.Module, *, columns: int = 8, per_layer: int = 16) -> Figure:
     """Draw the learned activations of a model as small multiples, layer by layer.
 
-    Each picture shows one channel with its knots as dots, up to just beyond its outermost knot. The shaded cone is
-    where a 1-Lipschitz function through the middle of the curve can go.
+    Each picture shows one channel up to just beyond its outermost knot, with a dot where the slope changes. The shaded
+    cone is where a 1-Lipschitz function through the middle of the curve can go.
 
     Args:
         model: any module with `LinearSpline`, `FoldedSpline`, `FreeKnotSpline` or `LipschitzPReLU` layers.
@@ -85,7 +85,8 @@ def _draw(ax: Axes, panel: tuple[str, FreeKnots] | None) -> None:
         return
     title, spline = panel
     knots = spline.knots[difference(spline.slopes).abs() > VISIBLE]
-    reach = MARGIN * float(knots.abs().max()) if knots.numel() and knots.abs().max() > 0 else FLAT
+    outermost = spline.knots.abs().max().item()
+    reach = MARGIN * outermost if outermost > VISIBLE else FLAT
     ends = knots.new_tensor([-reach, 0.0, reach])
     x = torch.cat([knots, ends]).sort().values
     middle = free_knot_spline(ends, spline)[1].item()
@@ -93,6 +94,7 @@ def _draw(ax: Axes, panel: tuple[str, FreeKnots] | None) -> None:
     ax.fill_between(ends.numpy(), middle - cone, middle + cone, color=CONE, linewidth=0)
     ax.plot(x.numpy(), free_knot_spline(x, spline).numpy(), color=LINE, linewidth=1.4, solid_joinstyle="round")
     ax.plot(knots.numpy(), free_knot_spline(knots, spline).numpy(), "o", color=LINE, markersize=2.2)
+    ax.set_box_aspect(1)
     ax.set_xlim(-reach, reach)
     ax.set_ylim(middle - reach, middle + reach)
     ax.set_title(title, fontsize=7, color=INK, pad=3)
