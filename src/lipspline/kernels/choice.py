@@ -24,7 +24,7 @@ def implementation(x: Tensor) -> str:
         return forced
     if x.is_cuda:
         return "triton"
-    return "c" if native.library is not None and x.device.type == "cpu" else "eager"
+    return "c" if native.library is not None and x.is_cpu else "eager"
 
 
 @contextmanager

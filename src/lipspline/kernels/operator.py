@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._functorch.autograd_function import enable_single_level_autograd_function
-from torch.autograd.forward_ad import _set_fwd_grad_enabled
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
+_functorch_is_active = torch._C._are_functorch_transforms_active
 _library = torch.library.Library("lipspline", "FRAGMENT")
 
 
@@ -26,6 +28,10 @@ def _ordinary_keys() -> frozenset[int]:
     return frozenset({_keys(torch.empty(0)), _keys(inference)})
 
 
+def _no_mode_is_active() -> bool:
+    return torch._C._len_torch_dispatch_stack() == 0
+
+
 _ORDINARY = _ordinary_keys()  # dense CPU tensors that no subclass, transform or view of bits wraps
 
 
@@ -33,7 +39,7 @@ class Operator:
     """A torch operator, called like a function.
 
     Args:
-        schema: as torch.library spells it, e.g. `"double(Tensor x) -> Tensor"`.
+        schema: as torch.library spells it, e.g. `"double(Tensor x) -> Tensor"`; tensors come first.
         kernel: computes the result on real tensors, without regard to derivatives.
         fake: makes empty tensors of the shapes, strides and dtypes of the results.
         batched: the rule of vmap, `(info, in_dims, *arguments) -> (results, out_dims)`.
@@ -43,41 +49,40 @@ class Operator:
         name = _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
         self.kernel = kernel
         self.overload = getattr(torch.ops.lipspline, name).default
-        self._derivatives: type[torch.autograd.Function] | None = None
+        self._tensors = schema.count("Tensor ")
         _library.impl(name, kernel, "CompositeExplicitAutograd")
         torch.library.register_fake(f"lipspline::{name}", fake, lib=_library)
         torch.library.register_vmap(f"lipspline::{name}", batched, lib=_library)
-        _library.impl(name, self._with_derivatives, "Autograd")
+        _library.impl(name, self._differentiably, "Autograd")
 
     def derivatives(self, function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
         """Class decorator: the autograd function whose `forward` calls `self.evaluate`."""
-        self._derivatives = function
+        # Not `function.apply`: that is a layer above for functorch, whose levels the dispatcher has seen to already.
+        self._apply = super(torch.autograd.Function, function).apply
         return function
 
     def __call__(self, *arguments: Any) -> Any:
         # The compiler and functorch must see an operator. Everything else may call autograd directly: the way through
         # the dispatcher and back costs more than a small input does.
-        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        if is_compiling() or _functorch_is_active():
             return self.overload(*arguments)
-        return self._with_derivatives(*arguments)
+        if torch.is_grad_enabled() or forward_ad._current_level >= 0:
+            return self._apply(*arguments)
+        return self.evaluate(*arguments)
 
     def evaluate(self, *arguments: Any) -> Any:
         """The result without derivatives at this level: by the kernel for ordinary tensors, else by the dispatcher."""
-        if torch._C._len_torch_dispatch_stack() == 0 and all(
-            _keys(a) in _ORDINARY for a in arguments if isinstance(a, Tensor)
-        ):
+        if _no_mode_is_active() and all(_keys(t) in _ORDINARY for t in arguments[: self._tensors]):
             return self.kernel(*arguments)
         with torch._C._AutoDispatchBelowAutograd():
-            if not torch._C._are_functorch_transforms_active():
+            if not _functorch_is_active():
                 return self.overload(*arguments)
             # `forward` of an autograd function runs without gradients, but the levels below may want theirs.
-            with torch.enable_grad(), _set_fwd_grad_enabled(True):
+            with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
                 return self.overload(*arguments)
 
-    def _with_derivatives(self, *arguments: Any) -> Any:
-        assert self._derivatives is not None
-        if torch._C._are_functorch_transforms_active():
-            # The dispatcher has already chosen the level, and wants plain autograd there.
-            with enable_single_level_autograd_function():
-                return super(torch.autograd.Function, self._derivatives).apply(*arguments)
-        return self._derivatives.apply(*arguments)
+    def _differentiably(self, *arguments: Any) -> Any:
+        if not _functorch_is_active():
+            return self._apply(*arguments)
+        with enable_single_level_autograd_function():
+            return self._apply(*arguments)

@@ -14,7 +14,7 @@
 #define NARROW 16         /* below this inner size, channels are neighbours enough to be handled as columns */
 #define ITEMS 32          /* about how many items to make, so that threads finish together */
 #define GRAIN 32768       /* elements below which a second thread costs more than it brings */
-#define CACHE (32 * 1024) /* bytes of tables and sums that a column item should not exceed */
+#define CACHE (96 * 1024) /* bytes of tables and sums that a column item should not exceed */
 
 #define TARGET
 #define REAL float

@@ -16,8 +16,8 @@ def piecewise_affine(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: flo
               i = \min(\max(\lfloor \mathtt{scale}_c\, x + \mathtt{offset} \rfloor, 0), R - 1)
 
     Differentiable in x, b and s, any number of times, forwards and backwards; `scale` and `offset` only select the
-    region, so their derivative is zero. Backward keeps x and the tables, nothing else. NaN gives NaN; an infinite x falls
-    into the first or last region and gives b ± s ∞ (NaN where that slope is 0).
+    region, so their derivative is zero. Backward keeps x and the tables, nothing else. NaN gives NaN; an infinite x
+    falls into the first or last region and gives b ± s ∞ (NaN where that slope is 0).
 
     Args:
         x: input of any rank >= 1, of any memory layout.
@@ -57,8 +57,10 @@ def _check(x: Tensor, s: Tensor, scale: Tensor, channel_dim: int) -> None:
         )
 
 
-def _working_dtype(x: Tensor) -> torch.dtype:
-    return x.dtype if x.dtype == torch.float64 else torch.float32
+def _working_dtype(x: Tensor, *tables: Tensor) -> torch.dtype | None:
+    """The dtype to compute in, None if all tensors have it already."""
+    dtype = x.dtype if x.dtype == torch.float64 else torch.float32
+    return None if x.dtype == dtype and all(t.dtype == dtype for t in tables) else dtype
 
 
 def _arrange(x: Tensor, s: Tensor, channel_dim: int) -> tuple[Tensor, Sizes]:
@@ -71,48 +73,49 @@ def _arrange(x: Tensor, s: Tensor, channel_dim: int) -> tuple[Tensor, Sizes]:
 
 
 def _evaluate(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int) -> Tensor:
+    if dtype := _working_dtype(x, b, s, scale):
+        return _evaluate(x.to(dtype), b.to(dtype), s.to(dtype), scale.to(dtype), offset, channel_dim).to(x.dtype)
     _check(x, s, scale, channel_dim)
     if b.shape != s.shape:
         raise ValueError(f"Intercepts and slopes must have one shape, but got {tuple(b.shape)} and {tuple(s.shape)}.")
-    out, dtype = x.dtype, _working_dtype(x)
-    x, b, s, scale = (t.to(dtype) for t in (x, b, s, scale))
     if implementation(x) == "eager":
-        return eager.piecewise_affine(x, b, s, scale, offset, channel_dim).to(out)
+        return eager.piecewise_affine(x, b, s, scale, offset, channel_dim)
     x, sizes = _arrange(x, s, channel_dim)
+    b, s, scale = b.contiguous(), s.contiguous(), scale.contiguous()
     y = torch.empty_like(x)
     if x.numel():
-        b, s, scale = b.contiguous(), s.contiguous(), scale.contiguous()
         native.run(
             "lipspline_piecewise_affine",
-            8 * x.element_size(), x.data_ptr(), b.data_ptr(), s.data_ptr(), scale.data_ptr(), offset,
+            8 * x.itemsize, x.data_ptr(), b.data_ptr(), s.data_ptr(), scale.data_ptr(), offset,
             *sizes, s.shape[-1], y.data_ptr(), native.threads(),
         )  # fmt: skip
-    return y.to(out)
+    return y
 
 
 def _evaluate_backward(
     g: Tensor, x: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int
 ) -> tuple[Tensor, Tensor, Tensor]:
+    if dtype := _working_dtype(x, g, s, scale):
+        in_dtype = (t.to(dtype) for t in (g, x, s, scale))
+        gx, gb, gs = _evaluate_backward(*in_dtype, offset, channel_dim)
+        return gx.to(x.dtype), gb.to(s.dtype), gs.to(s.dtype)
     _check(x, s, scale, channel_dim)
     if g.shape != x.shape:
         raise ValueError(f"The gradient must have the shape of x, {tuple(x.shape)}, but has {tuple(g.shape)}.")
-    out, table, dtype = x.dtype, s.dtype, _working_dtype(x)
-    g, x, s, scale = (t.to(dtype) for t in (g, x, s, scale))
     if implementation(x) == "eager":
-        gx, gb, gs = eager.piecewise_affine_backward(g, x, s, scale, offset, channel_dim)
-        return gx.to(out), gb.to(table), gs.to(table)
+        return eager.piecewise_affine_backward(g, x, s, scale, offset, channel_dim)
     x, sizes = _arrange(x, s, channel_dim)
     g, s, scale = like(g, x), s.contiguous(), scale.contiguous()
     gx = torch.empty_like(x)
     if not x.numel():
-        return gx.to(out), torch.zeros_like(s, dtype=table), torch.zeros_like(s, dtype=table)
+        return gx, torch.zeros_like(s), torch.zeros_like(s)
     gb, gs = torch.empty_like(s), torch.empty_like(s)
     native.run(
         "lipspline_piecewise_affine_backward",
-        8 * x.element_size(), g.data_ptr(), x.data_ptr(), s.data_ptr(), scale.data_ptr(), offset,
+        8 * x.itemsize, g.data_ptr(), x.data_ptr(), s.data_ptr(), scale.data_ptr(), offset,
         *sizes, s.shape[-1], gx.data_ptr(), gb.data_ptr(), gs.data_ptr(), native.threads(),
     )  # fmt: skip
-    return gx.to(out), gb.to(table), gs.to(table)
+    return gx, gb, gs
 
 
 def _fake_like(x: Tensor, s: Tensor) -> Tensor:

@@ -220,10 +220,14 @@ TARGET static void NAME(columns_forward)(const void *data, int64_t item, void *s
     uint32_t first[BLOCK], region[BLOCK];
     const int n = NAME(spread)(job, band, scale, first);
     NAME(interleave)((const REAL *)job->b + band.row * R, (const REAL *)job->s + band.row * R, band.channels * R, table);
-    for (int64_t o = band.begin; o < band.end; o++) {
+    const int64_t rows = BLOCK / n;
+    for (int64_t o = band.begin; o < band.end; o += rows) {
+        const int m = (int)smaller(rows, band.end - o);
         const REAL *x = (const REAL *)job->x + band.at + o * stride;
-        NAME(regions_of_columns)(x, n, scale, offset, last, first, region);
-        NAME(apply)(x, region, n, table, (REAL *)job->y + band.at + o * stride);
+        REAL *y = (REAL *)job->y + band.at + o * stride;
+        for (int j = 0; j < m; j++)
+            NAME(regions_of_columns)(x + j * stride, n, scale, offset, last, first, region + j * n);
+        for (int j = 0; j < m; j++) NAME(apply)(x + j * stride, region + j * n, n, table, y + j * stride);
     }
 }
 
@@ -240,12 +244,22 @@ TARGET static void NAME(columns_backward)(const void *data, int64_t item, void *
     uint32_t first[BLOCK], region[BLOCK];
     const int n = NAME(spread)(job, band, scale, first);
     memset(scratch, 0, (size_t)entries * (2 * sizeof *totals + sizeof *sums));
-    for (int64_t o = band.begin; o < band.end; o++) {
+    const int64_t rows = BLOCK / n;
+    int64_t pending = 0;
+    for (int64_t o = band.begin; o < band.end; o += rows) {
+        const int m = (int)smaller(rows, band.end - o);
         const int64_t at = band.at + o * stride;
-        const REAL *x = (const REAL *)job->x + at;
-        NAME(regions_of_columns)(x, n, scale, offset, last, first, region);
-        NAME(apply_backward)((const REAL *)job->g + at, x, region, n, s, (REAL *)job->y + at, sums, 1);
-        if ((o - band.begin) % patience == patience - 1) NAME(flush)(sums, entries, 1, totals);
+        const REAL *g = (const REAL *)job->g + at, *x = (const REAL *)job->x + at;
+        REAL *gx = (REAL *)job->y + at;
+        for (int j = 0; j < m; j++)
+            NAME(regions_of_columns)(x + j * stride, n, scale, offset, last, first, region + j * n);
+        for (int j = 0; j < m; j++)
+            NAME(apply_backward)(g + j * stride, x + j * stride, region + j * n, n, s, gx + j * stride, sums, 1);
+        pending += m;
+        if (pending >= patience) {
+            NAME(flush)(sums, entries, 1, totals);
+            pending = 0;
+        }
     }
     NAME(flush)(sums, entries, 1, totals);
     NAME(deliver)(job, band.chunk, band.row * R, entries, totals);
