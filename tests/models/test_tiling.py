@@ -1,0 +1,43 @@
+"""A tiled image is the untiled one."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from lipspline.models.tiling import apply_tiled, receptive_radius
+
+
+def network(padding_mode: str, kernel: int = 3, depth: int = 3) -> nn.Sequential:
+    torch.manual_seed(0)
+    widths = [1, *[4] * (depth - 1), 1]
+    layers: list[nn.Module] = []
+    for c_in, c_out in itertools.pairwise(widths):
+        layers += [nn.Conv2d(c_in, c_out, kernel, padding=kernel // 2, padding_mode=padding_mode), nn.Tanh()]
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
+@pytest.mark.parametrize("kernel", [3, 5])
+@pytest.mark.parametrize(("shape", "tile"), [((1, 1, 50, 70), 16), ((2, 1, 33, 20), 32), ((1, 1, 17, 17), 8)])
+def test_tiles_give_the_untiled_result(padding_mode, kernel, shape, tile):
+    model, image = network(padding_mode, kernel), torch.randn(shape)
+    with torch.no_grad():
+        torch.testing.assert_close(apply_tiled(model, image, tile), model(image), rtol=0, atol=1e-6)
+
+
+def test_a_margin_smaller_than_the_receptive_radius_shows():
+    """The test above can fail: one pixel less of margin changes the seams."""
+    model, image = network("zeros"), torch.randn(1, 1, 40, 40)
+    cut = image[..., :20, :]
+    radius = receptive_radius(model)
+    assert radius == 3
+    whole, part = model(image), model(cut)
+    assert torch.allclose(whole[..., : 20 - radius, :], part[..., : 20 - radius, :], atol=1e-6)
+    assert not torch.allclose(whole[..., : 20 - radius + 1, :], part[..., : 20 - radius + 1, :], atol=1e-6)
+
+
+def test_strided_convolutions_are_refused():
+    with pytest.raises(ValueError, match="stride 1"):
+        apply_tiled(nn.Conv2d(1, 1, 3, stride=2), torch.zeros(1, 1, 64, 64), tile=16)
