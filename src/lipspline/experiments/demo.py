@@ -79,7 +79,7 @@ def _draw_fit(folder: Path, x: Tensor, y: Tensor) -> Path:
     axes = figure.subplots()
     axes.plot(x, target(x), color="0.6", linewidth=4, label="sin(7πx) / 7π")
     axes.plot(x, y, color="tab:red", linewidth=1.2, label="1-Lipschitz LLS network")
-    axes.legend(loc="upper right", frameon=False)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
     axes.set_xlabel("x")
     return _save(figure, folder / "fit.png")
 
