@@ -57,7 +57,7 @@ class LipschitzPReLU(nn.Module):
 
     def slopes(self) -> Tensor:
         """The slopes `(C,)` in [-1, 1] that act on negative inputs."""
-        return self.a + (self.a.clamp(-1.0, 1.0) - self.a).detach()
+        return self.a.clamp(-1.0, 1.0).detach() + (self.a - self.a.detach())
 
     def forward(self, x: Tensor) -> Tensor:
         _checks.channels("LipschitzPReLU", x, self.channels, self.channel_dim)

@@ -1,5 +1,7 @@
 """Networks made of networks: averages with the identity, and scalings."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +22,13 @@ class Averaged(nn.Module):
         self.beta = beta if beta == 1 else _checks.within("beta", beta, 0.0, 1.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.lerp(x, self.inner(x), self.beta)
+        y = self.inner(x)
+        if y.shape != x.shape:
+            raise ValueError(
+                f"Averaged needs an inner network that keeps the shape, but it maps {tuple(x.shape)} to "
+                f"{tuple(y.shape)}. Only then is beta R + (1 - beta) Id an average."
+            )
+        return torch.lerp(x, y, self.beta)
 
     def extra_repr(self) -> str:
         return f"beta={self.beta:g}"
@@ -31,6 +39,8 @@ class Scaled(nn.Module):
 
     def __init__(self, factor: float):
         super().__init__()
+        if not math.isfinite(factor):
+            raise ValueError(f"factor must be a finite number, but is {factor!r}.")
         self.factor = float(factor)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -59,7 +59,12 @@ class FoldedSpline(nn.Module):
         self.b = region_tables(*exact)[0].to(self.slopes)
         return self
 
+    def _apply(self, fn, recurse=True):
+        """Change dtype or device, and derive the intercepts again: cast, they would make the spline jump."""
+        return super()._apply(fn, recurse).refresh()
+
     def forward(self, x: Tensor) -> Tensor:
+        _checks.floating("FoldedSpline", x)
         _checks.channels("FoldedSpline", x, self.channels, self.channel_dim)
         points_per_unit = self.scale * (self.regions / (2 * self.radius))
         return piecewise_affine(x, self.b, self.slopes, points_per_unit, self.regions / 2, self.channel_dim)
