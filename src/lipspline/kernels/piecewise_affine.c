@@ -14,55 +14,57 @@
 #define NARROW 16         /* below this inner size, channels are neighbours enough to be handled as columns */
 #define ITEMS 32          /* about how many items to make, so that threads finish together */
 #define GRAIN 32768       /* elements below which a second thread costs more than it brings */
-#define CACHE (96 * 1024) /* bytes of tables and sums that a column item should not exceed */
+#define CACHE (128 * 1024) /* bytes of tables and sums that a column item should not exceed */
 
 #define TARGET
 #define REAL float
-#define PAIRWISE 0
+#define SINGLE 1
 #define NAME(f) f##_f32_baseline
 #include "piecewise_affine_body.h"
 #undef REAL
+#undef SINGLE
 #undef NAME
 #define REAL double
+#define SINGLE 0
 #define NAME(f) f##_f64_baseline
 #include "piecewise_affine_body.h"
 #undef REAL
-#undef PAIRWISE
+#undef SINGLE
 #undef NAME
 #undef TARGET
 
 #if X86
 #define TARGET TARGET_AVX2
 #define REAL float
-#define PAIRWISE 1
+#define SINGLE 1
 #define NAME(f) f##_f32_avx2
 #include "piecewise_affine_body.h"
 #undef REAL
-#undef PAIRWISE
+#undef SINGLE
 #undef NAME
 #define REAL double
-#define PAIRWISE 0
+#define SINGLE 0
 #define NAME(f) f##_f64_avx2
 #include "piecewise_affine_body.h"
 #undef REAL
-#undef PAIRWISE
+#undef SINGLE
 #undef NAME
 #undef TARGET
 
 #define TARGET TARGET_AVX512
 #define REAL float
-#define PAIRWISE 1
+#define SINGLE 1
 #define NAME(f) f##_f32_avx512
 #include "piecewise_affine_body.h"
 #undef REAL
-#undef PAIRWISE
+#undef SINGLE
 #undef NAME
 #define REAL double
-#define PAIRWISE 0
+#define SINGLE 0
 #define NAME(f) f##_f64_avx512
 #include "piecewise_affine_body.h"
 #undef REAL
-#undef PAIRWISE
+#undef SINGLE
 #undef NAME
 #undef TARGET
 
@@ -82,7 +84,7 @@ static enum kind plan(job_t *job, int64_t *items) {
     if (kind == ROWS)
         job->width = 1;
     else if (kind == COLUMNS)
-        job->width = smaller(larger(CACHE / 16 / R / 16 * 16, 16), BLOCK / job->inner);
+        job->width = smaller(larger(CACHE / 24 / R / 16 * 16, 16), BLOCK / job->inner);
     else
         job->width = 64;
     job->bands = (job->channels + job->width - 1) / job->width;
@@ -132,10 +134,10 @@ int lipspline_piecewise_affine_backward(int bits, const void *g, const void *x, 
     if (job.chunks > 1 && !(job.partial = malloc((size_t)(job.chunks * rows) * totals))) return -1;
     switch (kind) {
     case ROWS:
-        failed = lipspline_share(loops->row_backward, &job, items, totals + LANES * sums, threads);
+        failed = lipspline_share(loops->row_backward, &job, items, totals + (LANES + 1) * sums, threads);
         break;
     case COLUMNS:
-        failed = lipspline_share(loops->columns_backward, &job, items, (size_t)job.width * (totals + sums), threads);
+        failed = lipspline_share(loops->columns_backward, &job, items, (size_t)job.width * (totals + 2 * sums), threads);
         break;
     default:
         failed = lipspline_share(loops->direct_backward, &job, items, 0, threads);

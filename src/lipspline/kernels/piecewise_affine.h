@@ -7,8 +7,8 @@
 
 #include "parallel.h"
 
-#define BLOCK 128  /* elements between the two passes of an inner loop; no column item is wider */
-#define LANES 8    /* pairs of sums a region owns in a row item */
+#define BLOCK 256  /* elements between the two passes of an inner loop; no column item is wider */
+#define LANES 7    /* sums a region owns in a row item; with its slope they fill a cache line */
 #define FLUSH 8192 /* about so many elements of a row are summed in the type of the input before the sums become doubles */
 
 typedef struct {
@@ -28,16 +28,19 @@ typedef struct {
     size_t size;
 } loops_t;
 
-typedef float float8 __attribute__((vector_size(32)));
-typedef int32_t lanes8 __attribute__((vector_size(32)));
-typedef double pairs4 __attribute__((vector_size(32)));  /* four float pairs in the shape of doubles */
+typedef float float4 __attribute__((vector_size(16)));
+typedef int32_t lanes4 __attribute__((vector_size(16)));
+typedef double bits2 __attribute__((vector_size(16))); /* two float pairs in the shape of doubles */
 typedef double pair_bits __attribute__((may_alias));
 
 #if defined(__clang__) || __GNUC__ >= 12
 #define SHUFFLE(p, q, ...) __builtin_shufflevector(p, q, __VA_ARGS__)
 #else
-#define SHUFFLE(p, q, ...) __builtin_shuffle(p, q, (lanes8){__VA_ARGS__})
+#define SHUFFLE(p, q, ...) __builtin_shuffle(p, q, (lanes4){__VA_ARGS__})
 #endif
+
+/* Kept out of the functions around it, whose many variables would crowd its registers. */
+#define LOOP __attribute__((noinline))
 
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }

@@ -2,7 +2,7 @@
  *
  * Included several times by piecewise_affine.c with these macros set:
  *   REAL      float or double
- *   PAIRWISE  1 to move float pairs eight at a time (needs 32-byte vectors to pay)
+ *   SINGLE    1 if REAL is float
  *   NAME(f)   the name of f for this type and instruction set
  *   TARGET    the compiler attribute that selects the instruction set
  *
@@ -10,85 +10,102 @@
  * compiler vectorises), then the table accesses. Taken apart like this the long latency of an index (multiply, add, clamp,
  * convert, move to an integer register) overlaps with the accesses of other elements. In one pass it does not, and
  * backward is 1.6 times slower.
+ *
+ * Tables and sums are arrays of pairs, and a pair moves in one instruction: (b, s) in forward; in backward a region owns
+ * a record of pairs, the first ones sums (of g, of g x) and the last one (s, unused).
  */
 
 typedef REAL NAME(pair) __attribute__((vector_size(2 * sizeof(REAL)), may_alias));
 
-/* region[k] = clamp(floor(scale x[k] + offset), 0, last); NaN falls into region 0. Above zero, truncation is floor. */
-TARGET static inline void NAME(regions_of_row)(const REAL *restrict x, int n, REAL scale, REAL offset, REAL last,
-                                               uint32_t *restrict region) {
+/* at[k] = unit * clamp(floor(scale x[k] + offset), 0, last); NaN falls into region 0. Above zero, truncation is floor. */
+LOOP TARGET static void NAME(locate_row)(const REAL *restrict x, int n, REAL scale, REAL offset, REAL last,
+                                         uint32_t unit, uint32_t *restrict at) {
     for (int k = 0; k < n; k++) {
         REAL t = scale * x[k] + offset;
         t = t > 0 ? t : 0;
         t = t < last ? t : last;
-        region[k] = (uint32_t)(int32_t)t;
+        at[k] = (uint32_t)(int32_t)t * unit;
     }
 }
 
 /* The same where neighbours belong to different channels: element k has its own scale, and its table starts at first[k]. */
-TARGET static inline void NAME(regions_of_columns)(const REAL *restrict x, int n, const REAL *restrict scale,
-                                                   REAL offset, REAL last, const uint32_t *restrict first,
-                                                   uint32_t *restrict region) {
+LOOP TARGET static void NAME(locate_columns)(const REAL *restrict x, int n, const REAL *restrict scale, REAL offset,
+                                             REAL last, const uint32_t *restrict first, uint32_t unit,
+                                             uint32_t *restrict at) {
     for (int k = 0; k < n; k++) {
         REAL t = scale[k] * x[k] + offset;
         t = t > 0 ? t : 0;
         t = t < last ? t : last;
-        region[k] = first[k] + (uint32_t)(int32_t)t;
+        at[k] = (first[k] + (uint32_t)(int32_t)t) * unit;
     }
 }
 
-/* y = b + s x, where table holds the pairs (b, s). */
-TARGET static inline void NAME(apply)(const REAL *restrict x, const uint32_t *restrict region, int n,
-                                      const NAME(pair) *restrict table, REAL *restrict y) {
+/* y = b + s x */
+LOOP TARGET static void NAME(apply)(const REAL *restrict x, const uint32_t *restrict at, int n,
+                                    const NAME(pair) *restrict table, REAL *restrict y) {
     int k = 0;
-#if PAIRWISE
-    const pair_bits *bits = (const pair_bits *)table; /* one 8-byte load brings intercept and slope */
-    for (; k + 8 <= n; k += 8) {
-        const uint32_t *i = region + k;
-        float8 xv;
+#if SINGLE
+    const pair_bits *bits = (const pair_bits *)table;
+    for (; k + 4 <= n; k += 4) {
+        const float4 p = (float4)(bits2){bits[at[k]], bits[at[k + 1]]};
+        const float4 q = (float4)(bits2){bits[at[k + 2]], bits[at[k + 3]]};
+        float4 xv;
         memcpy(&xv, x + k, sizeof xv);
-        const float8 p = (float8)(pairs4){bits[i[0]], bits[i[1]], bits[i[4]], bits[i[5]]};
-        const float8 q = (float8)(pairs4){bits[i[2]], bits[i[3]], bits[i[6]], bits[i[7]]};
-        const float8 b = SHUFFLE(p, q, 0, 2, 8, 10, 4, 6, 12, 14);
-        const float8 s = SHUFFLE(p, q, 1, 3, 9, 11, 5, 7, 13, 15);
-        const float8 yv = b + s * xv;
+        const float4 yv = SHUFFLE(p, q, 0, 2, 4, 6) + SHUFFLE(p, q, 1, 3, 5, 7) * xv;
         memcpy(y + k, &yv, sizeof yv);
     }
 #endif
     for (; k < n; k++) {
-        const NAME(pair) t = table[region[k]];
+        const NAME(pair) t = table[at[k]];
         y[k] = t[0] + t[1] * x[k];
     }
 }
 
-/* gx = s g, and sums[region] += (g, g x). A region owns `lanes` pairs of sums, used in turn, so that neighbours in the
- * same region do not wait for one another's addition. */
+/* gx = s g, and sums += (g, g x), in records of `lanes` sums and (s, unused). The lanes are used in turn, so that
+ * neighbours in the same region do not wait for one another's addition. */
 TARGET static inline __attribute__((always_inline)) void NAME(apply_backward)(
-    const REAL *restrict g, const REAL *restrict x, const uint32_t *restrict region, int n, const REAL *restrict s,
-    REAL *restrict gx, NAME(pair) *restrict sums, const unsigned lanes) {
+    const REAL *restrict g, const REAL *restrict x, const uint32_t *restrict at, int n, NAME(pair) *restrict records,
+    REAL *restrict gx, const int lanes) {
     int k = 0;
-#if PAIRWISE
-    for (; k + 8 <= n; k += 8) {
-        const uint32_t *i = region + k;
-        float8 xv, gv;
-        memcpy(&xv, x + k, sizeof xv);
-        memcpy(&gv, g + k, sizeof gv);
-        const float8 sv = {s[i[0]], s[i[1]], s[i[2]], s[i[3]], s[i[4]], s[i[5]], s[i[6]], s[i[7]]};
-        const float8 gxv = sv * gv;
-        memcpy(gx + k, &gxv, sizeof gxv);
-        const float8 product = gv * xv;
-        const float8 low = SHUFFLE(gv, product, 0, 8, 1, 9, 4, 12, 5, 13);
-        const float8 high = SHUFFLE(gv, product, 2, 10, 3, 11, 6, 14, 7, 15);
-#define ADD(j, v, e) sums[(size_t)i[j] * lanes + (j & (lanes - 1))] += (NAME(pair)){v[e], v[e + 1]};
-        ADD(0, low, 0) ADD(1, low, 2) ADD(2, high, 0) ADD(3, high, 2)
-        ADD(4, low, 4) ADD(5, low, 6) ADD(6, high, 4) ADD(7, high, 6)
-#undef ADD
+#if SINGLE
+    pair_bits *bits = (pair_bits *)records;
+    for (; k + 8 <= n; k += 8)
+        for (int h = 0; h < 8; h += 4) {
+            const size_t i[4] = {at[k + h], at[k + h + 1], at[k + h + 2], at[k + h + 3]};
+            float4 gv, xv;
+            memcpy(&gv, g + k + h, sizeof gv);
+            memcpy(&xv, x + k + h, sizeof xv);
+            const float4 s = {records[i[0] + lanes][0], records[i[1] + lanes][0], records[i[2] + lanes][0],
+                              records[i[3] + lanes][0]};
+            const float4 gxv = s * gv, product = gv * xv;
+            memcpy(gx + k + h, &gxv, sizeof gxv);
+            const float4 low = SHUFFLE(gv, product, 0, 4, 1, 5), high = SHUFFLE(gv, product, 2, 6, 3, 7);
+#define ADD(j, pair)                                                     \
+    {                                                                    \
+        pair_bits *sum = bits + i[j] + (h + j) % lanes;                  \
+        *sum = ((bits2)((float4)(bits2){*sum, 0} + (pair)))[0];          \
     }
+            ADD(0, low)
+            ADD(1, SHUFFLE(low, low, 2, 3, 2, 3))
+            ADD(2, high)
+            ADD(3, SHUFFLE(high, high, 2, 3, 2, 3))
+#undef ADD
+        }
 #endif
     for (; k < n; k++) {
-        gx[k] = s[region[k]] * g[k];
-        sums[(size_t)region[k] * lanes + (k & (lanes - 1))] += (NAME(pair)){g[k], g[k] * x[k]};
+        gx[k] = records[at[k] + lanes][0] * g[k];
+        records[at[k] + k % lanes] += (NAME(pair)){g[k], g[k] * x[k]};
     }
+}
+
+LOOP TARGET static void NAME(apply_backward_row)(const REAL *g, const REAL *x, const uint32_t *at, int n,
+                                                 NAME(pair) *records, REAL *gx) {
+    NAME(apply_backward)(g, x, at, n, records, gx, LANES);
+}
+
+LOOP TARGET static void NAME(apply_backward_columns)(const REAL *g, const REAL *x, const uint32_t *at, int n,
+                                                     NAME(pair) *records, REAL *gx) {
+    NAME(apply_backward)(g, x, at, n, records, gx, 1);
 }
 
 TARGET static void NAME(interleave)(const REAL *restrict b, const REAL *restrict s, int64_t n,
@@ -96,15 +113,25 @@ TARGET static void NAME(interleave)(const REAL *restrict b, const REAL *restrict
     for (int64_t i = 0; i < n; i++) table[i] = (NAME(pair)){b[i], s[i]};
 }
 
+/* Records of n regions with the slopes s and sums of zero. */
+TARGET static void NAME(open_records)(const REAL *restrict s, int64_t n, int lanes, NAME(pair) *restrict records) {
+    for (int64_t i = 0; i < n; i++) {
+        for (int j = 0; j < lanes; j++) records[i * (lanes + 1) + j] = (NAME(pair)){0};
+        records[i * (lanes + 1) + lanes] = (NAME(pair)){s[i], 0};
+    }
+}
+
 /* totals[i] += the sums of region i, which start again from zero. */
-TARGET static void NAME(flush)(NAME(pair) *restrict sums, int64_t n, int lanes, double *restrict totals) {
+TARGET static void NAME(flush)(NAME(pair) *restrict records, int64_t n, int lanes, double *restrict totals) {
     for (int64_t i = 0; i < n; i++) {
         NAME(pair) sum = {0};
-        for (int j = 0; j < lanes; j++) sum += sums[i * lanes + j];
+        for (int j = 0; j < lanes; j++) {
+            sum += records[i * (lanes + 1) + j];
+            records[i * (lanes + 1) + j] = (NAME(pair)){0};
+        }
         totals[2 * i] += sum[0];
         totals[2 * i + 1] += sum[1];
     }
-    memset(sums, 0, (size_t)(n * lanes) * sizeof *sums);
 }
 
 /* Hand over the totals of n regions, the first of which is number `at` of all tables. */
@@ -130,17 +157,17 @@ TARGET static void NAME(row_forward)(const void *data, int64_t item, void *scrat
     const int64_t start = (row / job->channels * job->outer * job->channels + row % job->channels) * inner;
     const REAL scale = ((const REAL *)job->scale)[row], offset = (REAL)job->offset, last = (REAL)(R - 1);
     NAME(pair) *table = scratch;
-    uint32_t region[BLOCK];
+    uint32_t at[BLOCK];
     NAME(interleave)((const REAL *)job->b + row * R, (const REAL *)job->s + row * R, R, table);
     for (int64_t e = total * chunk / job->chunks; e < end;) {
-        const int64_t at = start + e / inner * job->channels * inner + e % inner;
+        const int64_t place = start + e / inner * job->channels * inner + e % inner;
         const int64_t length = smaller(inner - e % inner, end - e);
-        const REAL *x = (const REAL *)job->x + at;
-        REAL *y = (REAL *)job->y + at;
+        const REAL *x = (const REAL *)job->x + place;
+        REAL *y = (REAL *)job->y + place;
         for (int64_t k = 0; k < length; k += BLOCK) {
             const int n = (int)smaller(length - k, BLOCK);
-            NAME(regions_of_row)(x + k, n, scale, offset, last, region);
-            NAME(apply)(x + k, region, n, table, y + k);
+            NAME(locate_row)(x + k, n, scale, offset, last, 1, at);
+            NAME(apply)(x + k, at, n, table, y + k);
         }
         e += length;
     }
@@ -153,30 +180,30 @@ TARGET static void NAME(row_backward)(const void *data, int64_t item, void *scra
     const int64_t start = (row / job->channels * job->outer * job->channels + row % job->channels) * inner;
     const int64_t patience = larger(FLUSH, 64 * R); /* so that flushing stays cheap beside summing */
     const REAL scale = ((const REAL *)job->scale)[row], offset = (REAL)job->offset, last = (REAL)(R - 1);
-    const REAL *s = (const REAL *)job->s + row * R;
     double *totals = scratch;
-    NAME(pair) *sums = (NAME(pair) *)(totals + 2 * R);
-    uint32_t region[BLOCK];
+    NAME(pair) *records = (NAME(pair) *)(totals + 2 * R);
+    uint32_t at[BLOCK];
     int64_t pending = 0;
-    memset(scratch, 0, (size_t)R * (2 * sizeof *totals + LANES * sizeof *sums));
+    memset(totals, 0, (size_t)R * 2 * sizeof *totals);
+    NAME(open_records)((const REAL *)job->s + row * R, R, LANES, records);
     for (int64_t e = total * chunk / job->chunks; e < end;) {
-        const int64_t at = start + e / inner * job->channels * inner + e % inner;
+        const int64_t place = start + e / inner * job->channels * inner + e % inner;
         const int64_t length = smaller(smaller(inner - e % inner, end - e), patience - pending);
-        const REAL *g = (const REAL *)job->g + at, *x = (const REAL *)job->x + at;
-        REAL *gx = (REAL *)job->y + at;
+        const REAL *g = (const REAL *)job->g + place, *x = (const REAL *)job->x + place;
+        REAL *gx = (REAL *)job->y + place;
         for (int64_t k = 0; k < length; k += BLOCK) {
             const int n = (int)smaller(length - k, BLOCK);
-            NAME(regions_of_row)(x + k, n, scale, offset, last, region);
-            NAME(apply_backward)(g + k, x + k, region, n, s, gx + k, sums, LANES);
+            NAME(locate_row)(x + k, n, scale, offset, last, LANES + 1, at);
+            NAME(apply_backward_row)(g + k, x + k, at, n, records, gx + k);
         }
         e += length;
         pending += length;
         if (pending == patience) {
-            NAME(flush)(sums, R, LANES, totals);
+            NAME(flush)(records, R, LANES, totals);
             pending = 0;
         }
     }
-    NAME(flush)(sums, R, LANES, totals);
+    NAME(flush)(records, R, LANES, totals);
     NAME(deliver)(job, chunk, row * R, R, totals);
 }
 
@@ -217,7 +244,7 @@ TARGET static void NAME(columns_forward)(const void *data, int64_t item, void *s
     const REAL offset = (REAL)job->offset, last = (REAL)(R - 1);
     NAME(pair) *table = scratch;
     REAL scale[BLOCK];
-    uint32_t first[BLOCK], region[BLOCK];
+    uint32_t first[BLOCK], at[BLOCK];
     const int n = NAME(spread)(job, band, scale, first);
     NAME(interleave)((const REAL *)job->b + band.row * R, (const REAL *)job->s + band.row * R, band.channels * R, table);
     const int64_t rows = BLOCK / n;
@@ -226,8 +253,8 @@ TARGET static void NAME(columns_forward)(const void *data, int64_t item, void *s
         const REAL *x = (const REAL *)job->x + band.at + o * stride;
         REAL *y = (REAL *)job->y + band.at + o * stride;
         for (int j = 0; j < m; j++)
-            NAME(regions_of_columns)(x + j * stride, n, scale, offset, last, first, region + j * n);
-        for (int j = 0; j < m; j++) NAME(apply)(x + j * stride, region + j * n, n, table, y + j * stride);
+            NAME(locate_columns)(x + j * stride, n, scale, offset, last, first, 1, at + j * n);
+        for (int j = 0; j < m; j++) NAME(apply)(x + j * stride, at + j * n, n, table, y + j * stride);
     }
 }
 
@@ -237,40 +264,40 @@ TARGET static void NAME(columns_backward)(const void *data, int64_t item, void *
     const int64_t R = job->regions, stride = job->channels * job->inner, entries = band.channels * R;
     const int64_t patience = larger(FLUSH, 16 * R) / 2 / job->inner;
     const REAL offset = (REAL)job->offset, last = (REAL)(R - 1);
-    const REAL *s = (const REAL *)job->s + band.row * R;
     double *totals = scratch;
-    NAME(pair) *sums = (NAME(pair) *)(totals + 2 * entries);
+    NAME(pair) *records = (NAME(pair) *)(totals + 2 * entries);
     REAL scale[BLOCK];
-    uint32_t first[BLOCK], region[BLOCK];
+    uint32_t first[BLOCK], at[BLOCK];
     const int n = NAME(spread)(job, band, scale, first);
-    memset(scratch, 0, (size_t)entries * (2 * sizeof *totals + sizeof *sums));
+    memset(totals, 0, (size_t)entries * 2 * sizeof *totals);
+    NAME(open_records)((const REAL *)job->s + band.row * R, entries, 1, records);
     const int64_t rows = BLOCK / n;
     int64_t pending = 0;
     for (int64_t o = band.begin; o < band.end; o += rows) {
         const int m = (int)smaller(rows, band.end - o);
-        const int64_t at = band.at + o * stride;
-        const REAL *g = (const REAL *)job->g + at, *x = (const REAL *)job->x + at;
-        REAL *gx = (REAL *)job->y + at;
+        const int64_t place = band.at + o * stride;
+        const REAL *g = (const REAL *)job->g + place, *x = (const REAL *)job->x + place;
+        REAL *gx = (REAL *)job->y + place;
         for (int j = 0; j < m; j++)
-            NAME(regions_of_columns)(x + j * stride, n, scale, offset, last, first, region + j * n);
+            NAME(locate_columns)(x + j * stride, n, scale, offset, last, first, 2, at + j * n);
         for (int j = 0; j < m; j++)
-            NAME(apply_backward)(g + j * stride, x + j * stride, region + j * n, n, s, gx + j * stride, sums, 1);
+            NAME(apply_backward_columns)(g + j * stride, x + j * stride, at + j * n, n, records, gx + j * stride);
         pending += m;
         if (pending >= patience) {
-            NAME(flush)(sums, entries, 1, totals);
+            NAME(flush)(records, entries, 1, totals);
             pending = 0;
         }
     }
-    NAME(flush)(sums, entries, 1, totals);
+    NAME(flush)(records, entries, 1, totals);
     NAME(deliver)(job, band.chunk, band.row * R, entries, totals);
 }
 
 /* ---- direct items: a band of channels with few elements each, straight from and to the caller's tables ---- */
 
 TARGET static inline int64_t NAME(region_of)(REAL x, REAL scale, REAL offset, REAL last) {
-    uint32_t region;
-    NAME(regions_of_row)(&x, 1, scale, offset, last, &region);
-    return region;
+    REAL t = scale * x + offset;
+    t = t > 0 ? t : 0;
+    return (int64_t)(t < last ? t : last);
 }
 
 TARGET static void NAME(direct_forward)(const void *data, int64_t item, void *scratch) {
