@@ -64,7 +64,7 @@ class ParallelBeamCT(LinearOperator):
         self._start, self._step, self._weight = _joseph_lines(self)
         self.slots = detector_slots(self.orbits, detectors)
         self.domain, self.codomain = Space((1, size, size)), Space((1, len(self.angles), detectors))
-        self._refuse_unseen_pixels()
+        self._refuse_blind_geometry()
 
     @classmethod
     def paper(cls, size: int = 512, *, angles: int = 200, detectors: int = 400) -> Self:
@@ -106,15 +106,20 @@ class ParallelBeamCT(LinearOperator):
         # sums of at most N + D nonnegative terms in float64: the relative round-off stays far below 1e-9
         return sqrt(lower) * (1 - 1e-9), sqrt(upper) * (1 + 1e-9)
 
-    def _refuse_unseen_pixels(self) -> None:
+    def _refuse_blind_geometry(self) -> None:
+        span, width = self.detectors * self.spacing, self.size * self.pixel
+        if span < width * (1 - 1e-9):
+            raise ValueError(
+                f"{self.detectors} detectors {self.spacing:g} apart span {span:g}, but the image is {width:g} wide: "
+                f"from no angle would all of it be seen. Use more detectors or a larger spacing; the default spans the "
+                f"diagonal."
+            )
         ones = torch.ones(1, 1, len(self.angles), self.detectors, dtype=torch.float64)
         unseen = int((self.adjoint(ones) <= 0).sum())
         if unseen:
             raise ValueError(
-                f"{unseen} of the {self.size}x{self.size} pixels are met by no ray: {self.detectors} detectors "
-                f"{self.spacing:g} apart span {self.detectors * self.spacing:g}, the image is "
-                f"{self.size * self.pixel:g} wide, and there are {len(self.angles)} angles. "
-                f"Use more detectors, a spacing that fits, or more angles."
+                f"{unseen} of the {self.size}x{self.size} pixels are met by no ray of {len(self.angles)} angles and "
+                f"{self.detectors} detectors {self.spacing:g} apart. Use more angles or more detectors."
             )
 
 

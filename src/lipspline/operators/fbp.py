@@ -73,11 +73,10 @@ def ramp_response(detectors: int, spacing: float) -> Tensor:
 def angle_weights(angles: Tensor) -> Tensor:
     """Half the gap between the two neighbours of each angle on the half-circle; they add up to π.
 
-    A gap more than four times the median one (a missing wedge) is not filled by the two angles at its edges.
+    A gap more than four times the mean one (a missing wedge) is not filled by the two angles at its edges.
     """
     around, order = torch.sort(angles % pi)
-    gaps = torch.diff(around, append=around[:1] + pi)
-    gaps = gaps.clamp_max(4 * gaps.median()) if len(gaps) > 2 else gaps
+    gaps = torch.diff(around, append=around[:1] + pi).clamp_max(4 * pi / len(angles))
     weights = torch.empty_like(angles)
     weights[order] = (gaps + gaps.roll(1)) / 2
     return weights
