@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from lipspline import _checks
 from lipspline.functional.norm_bounds import OUTWARD, ROUND_OFF, eigenvalue_upper, power_of_two_above, product_error
+from lipspline.functional.opaque import opaque
 
 
 def bcop_kernel(matrix: Tensor, bases: Tensor) -> Tensor:
@@ -181,22 +182,15 @@ def conv_norm_upper(
     return max(_group_norm_upper(group) for group in x.chunk(groups))
 
 
-@torch.library.custom_op("lipspline::conv_norms_upper", mutates_args=())
+@opaque(
+    "conv_norms_upper(Tensor kernels, int axes) -> Tensor",
+    fake=lambda kernels, axes: kernels.new_empty(kernels.shape[: kernels.ndim - axes - 2], dtype=torch.float64),
+)
 def conv_norms_upper(kernels: Tensor, axes: int) -> Tensor:
     """`conv_norm_upper` of a batch (..., c_out, c_in, *k) as a float64 tensor (...), under vmap and compile."""
     split = kernels.ndim - axes - 2
     bounds = [conv_norm_upper(kernel) for kernel in kernels.reshape(-1, *kernels.shape[split:])]
     return torch.tensor(bounds, dtype=torch.float64, device=kernels.device).reshape(kernels.shape[:split])
-
-
-@conv_norms_upper.register_fake
-def _(kernels: Tensor, axes: int) -> Tensor:
-    return kernels.new_empty(kernels.shape[: kernels.ndim - axes - 2], dtype=torch.float64)
-
-
-@conv_norms_upper.register_vmap
-def _(info, in_dims, kernels: Tensor, axes: int):
-    return conv_norms_upper(kernels.movedim(in_dims[0], 0), axes), 0
 
 
 def _per_axis(name: str, value: int | Sequence[int], axes: int) -> tuple[int, ...]:

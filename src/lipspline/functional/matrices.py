@@ -2,9 +2,12 @@ r"""Matrices with orthonormal columns or rows, and bounds on the largest singula
 
 Four maps take any matrix of full rank to one with orthonormal columns (or rows, if it is wide): `qr_orthonormal`,
 `cayley`, `polar` and `bjorck`. All of them accept leading batch dimensions, run under `torch.func.vmap`,
-`torch.func.grad` and `torch.compile(fullgraph=True)`, and can be differentiated twice. `qr` is the default of every
-size: measured forward and backward on two cores it is the fastest, or within a tenth of it, from batches of 10x10 to
-2048x2048.
+`torch.func.grad` and `torch.compile(fullgraph=True)`, and can be differentiated twice.
+
+`qr` is the default of every size. Measured forward and backward on two cores, from 300 matrices of 10x10 to one of
+2048x2048, it takes a third to a seventh of the time of `polar`. `cayley` takes 0.7 to 1.0 of the time of `qr` if the
+matrix is square, but its defect grows with the norm of the raw matrix (7e-6 at 1024x1024 where `qr` has 8e-7), and
+its gradient vanishes with it.
 """
 
 import functools
@@ -17,6 +20,7 @@ from torch import Tensor
 
 from lipspline import _checks
 from lipspline.functional.norm_bounds import OUTWARD, eigenvalue_upper, power_of_two_above, product_error
+from lipspline.functional.opaque import opaque
 from lipspline.functional.polar_factor import polar_factor
 
 Method = Literal["qr", "cayley", "polar", "bjorck"]
@@ -230,18 +234,8 @@ def spectral_norm_upper(w: Tensor) -> float:
     return math.sqrt(eigenvalue_upper(lambda: [(x.mT @ x).unsqueeze(0)], error, rtol=1e-10)) * scale * OUTWARD
 
 
-@torch.library.custom_op("lipspline::spectral_norms_upper", mutates_args=())
+@opaque("spectral_norms_upper(Tensor w) -> Tensor", fake=lambda w: w.new_empty(w.shape[:-2], dtype=torch.float64))
 def spectral_norms_upper(w: Tensor) -> Tensor:
     """`spectral_norm_upper` of a batch (..., m, n) as a float64 tensor (...), under vmap and compile."""
     bounds = [spectral_norm_upper(x) for x in w.reshape(-1, *w.shape[-2:])]
     return torch.tensor(bounds, dtype=torch.float64, device=w.device).reshape(w.shape[:-2])
-
-
-@spectral_norms_upper.register_fake
-def _(w: Tensor) -> Tensor:
-    return w.new_empty(w.shape[:-2], dtype=torch.float64)
-
-
-@spectral_norms_upper.register_vmap
-def _(info, in_dims, w: Tensor):
-    return spectral_norms_upper(w.movedim(in_dims[0], 0)), 0

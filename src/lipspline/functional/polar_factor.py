@@ -1,14 +1,14 @@
 r"""The polar factor of a matrix by iteration, with the derivative of its limit [lip_linear_layers].
 
-The iteration and the equation of the derivative are operators of their own. Inside them tensors are ordinary, so the
-iteration may test its convergence also under vmap and compile. Their derivatives are autograd functions because
-those, unlike derivatives registered with an operator, obey `torch.func`.
+The derivative is the solution of a Lyapunov equation, which costs less than the unrolled iteration and is exact.
 """
 
 import math
 
 import torch
 from torch import Tensor
+
+from lipspline.functional.opaque import opaque
 
 MOST_STEPS = 100
 
@@ -34,7 +34,7 @@ def polar_factor(w: Tensor, *, scaled: bool) -> Tensor:
     return _PolarFactor.apply(w, scaled)
 
 
-@torch.library.custom_op("lipspline::newton_schulz", mutates_args=())
+@opaque("newton_schulz(Tensor w, bool scaled) -> Tensor", fake=lambda w, scaled: w.new_empty(w.shape))
 def _newton_schulz(w: Tensor, scaled: bool) -> Tensor:
     x, low = _start(w)
     eye = torch.eye(w.shape[-1], dtype=w.dtype, device=w.device)
@@ -66,16 +66,6 @@ def _start(w: Tensor) -> tuple[Tensor, Tensor]:
     return x / scale, torch.full_like(scale, 1e-3)
 
 
-@_newton_schulz.register_fake
-def _(w: Tensor, scaled: bool) -> Tensor:
-    return w.new_empty(w.shape)
-
-
-@_newton_schulz.register_vmap
-def _(info, in_dims, w: Tensor, scaled: bool):
-    return _newton_schulz(w.movedim(in_dims[0], 0), scaled), 0
-
-
 class _PolarFactor(torch.autograd.Function):
     r"""With W = Q H: dQ = Q Ω + (I - QQᵀ) dW H⁻¹ where H Ω + Ω H = Qᵀ dW - dWᵀ Q; the backward is its transpose."""
 
@@ -101,25 +91,11 @@ class _PolarFactor(torch.autograd.Function):
         return tangent + torch.linalg.solve(h, grad - q @ s, left=False), None
 
 
-@torch.library.custom_op("lipspline::lyapunov", mutates_args=())
+@opaque("lyapunov(Tensor h, Tensor b) -> Tensor", fake=lambda h, b: b.new_empty(b.shape))
 def _solve_lyapunov(h: Tensor, b: Tensor) -> Tensor:
     eigenvalues, v = torch.linalg.eigh(h)
     y = (v.mT @ b @ v) / (eigenvalues.unsqueeze(-1) + eigenvalues.unsqueeze(-2))
     return (v @ y @ v.mT).contiguous()
-
-
-@_solve_lyapunov.register_fake
-def _(h: Tensor, b: Tensor) -> Tensor:
-    return b.new_empty(b.shape)
-
-
-@_solve_lyapunov.register_vmap
-def _(info, in_dims, h: Tensor, b: Tensor):
-    h, b = (
-        x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-        for x, dim in zip((h, b), in_dims, strict=True)
-    )
-    return _solve_lyapunov(h, b), 0
 
 
 class _Lyapunov(torch.autograd.Function):
