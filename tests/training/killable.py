@@ -1,6 +1,7 @@
 """A small training run in a process of its own, to be killed by the tests."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,10 +39,11 @@ def model() -> nn.Module:
     )
 
 
-def task(network: nn.Module, batch: int = 4, lr: float = 1e-2) -> Minimize:
+def task(network: nn.Module, batch: int = 4, lr: float = 1e-2, wrap=lambda patches: patches) -> Minimize:
     """Denoising of 16x16 crops."""
-    crops = RandomCrops(images(), size=16)
-    validation = noisy_images(images(2), noise=0.1)
+    crops = wrap(RandomCrops(images(), size=16))
+    dtype = next(network.parameters()).dtype
+    validation = [replace(image, noisy=image.noisy.to(dtype)) for image in noisy_images(images(2), noise=0.1)]
     return denoising(network, crops, validation, noise=0.1, batch=batch, lr=lr, tv2_weight=1e-5)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import multiprocessing
 import os
 import random
 import signal
@@ -18,14 +17,6 @@ from lipspline.training import Diverged, Plan, Player, fit
 from lipspline.training.checkpoint import Checkpoints
 from lipspline.training.loop import random_state, set_random_state
 from training import killable
-
-
-@pytest.fixture(scope="module")
-def processes():
-    """Processes that start in milliseconds, from a server that has imported torch already."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["training.killable"])
-    return context
 
 
 def log_lines(folder: Path) -> list[dict]:

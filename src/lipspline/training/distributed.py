@@ -17,6 +17,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 Item = TypeVar("Item")
 
@@ -29,7 +31,11 @@ def session() -> Iterator[None]:
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    # torchrun keeps one store over restarts: without a prefix a new group finds the addresses of dead processes
+    store, number, count = next(rendezvous("env://"))
+    attempt = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, store=attempt, rank=number, world_size=count)
     try:
         yield
     finally:

@@ -53,7 +53,7 @@ class Player:
     def optimizer(self) -> torch.optim.Adam:
         """Adam over the groups of `param_groups`; each remembers its own rate as `initial_lr`."""
         groups = [group | {"initial_lr": group["lr"]} for group in param_groups(self.module, self.lr)]
-        return torch.optim.Adam(groups, lr=self.lr, betas=self.betas)
+        return torch.optim.Adam(groups, lr=self.lr, betas=self.betas, fused=True)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:

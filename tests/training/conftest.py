@@ -1,0 +1,13 @@
+"""What several tests of training share."""
+
+import multiprocessing
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def processes():
+    """Processes that start in milliseconds, from a server that has imported torch already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["training.killable", "training.parallel_run"])
+    return context
