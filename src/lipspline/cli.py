@@ -121,5 +121,66 @@ def bench(
         print(jsonlib.dumps({**header, "results": [vars(ratios) for ratios in results]}, indent=2))
 
 
+Data = Annotated[Path | None, typer.Option(help="The data folder; LIPSPLINE_DATA if not given.")]
+Out = Annotated[Path, typer.Option(help="Holds runs/ (to go on after a stop) and results/.")]
+Scale = Annotated[str, typer.Option(help="smoke (seconds), laptop, or paper (the published protocol).")]
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe of your own (TOML), or the name of a shipped one.")],
+    job: Annotated[str | None, typer.Option(help="Which training of the recipe, if it has several.")] = None,
+    scale: Scale = "paper",
+    data: Data = None,
+    out: Out = Path(),
+    json: Json = False,
+    seed: Seed = 0,
+    threads: Threads = 0,
+) -> None:
+    """Train one configuration of a recipe; started again it goes on. Under torchrun all processes train together."""
+    from lipspline.experiments.progress import progress
+    from lipspline.experiments.recipe import load
+    from lipspline.experiments.run import Run, pick, run_job
+    from lipspline.training import distributed
+
+    _start(seed, threads)
+    run = Run(load(recipe, scale), out, data, seed)
+    chosen = pick(run, job)
+    with distributed.session(), progress([chosen], err) as watch:
+        outcome = run_job(run, chosen, watch(chosen))
+        if distributed.is_main():
+            document = {"job": chosen.name, "folder": str(run.folder / chosen.name), **outcome.numbers}
+            _print(document, jsonlib.dumps(document, indent=2), json)
+
+
+@app.command()
+def reproduce(
+    recipe: Annotated[str | None, typer.Argument(help="The name of a recipe, or a TOML file of your own.")] = None,
+    scale: Scale = "laptop",
+    list_: Annotated[bool, typer.Option("--list", help="Show the recipes and how long they take.")] = False,
+    workers: Annotated[int, typer.Option(help="Processes that share the work; 0: one a thread.", min=0)] = 0,
+    data: Data = None,
+    out: Out = Path(),
+    json: Json = False,
+    seed: Seed = 0,
+    threads: Threads = 0,
+) -> None:
+    """Run an experiment of the paper, and set our numbers beside the published ones; started again it goes on."""
+    from lipspline.experiments import recipe as recipes
+    from lipspline.experiments.progress import progress
+    from lipspline.experiments.run import Run
+    from lipspline.experiments.run import reproduce as reproduce_run
+
+    _start(seed, threads)
+    if list_ or recipe is None:
+        _print(recipes.listing(), recipes.listing_text(), json)
+        return
+    run = Run(recipes.load(recipe, scale), out, data, seed)
+    jobs = run.jobs()
+    with progress(jobs, err) as watch:
+        results = reproduce_run(run, watch, min(len(jobs), workers or torch.get_num_threads()))
+    _print(results.document, f"{results.text}\n\nWritten: {', '.join(map(str, results.files))}", json)
+
+
 if __name__ == "__main__":
     main()

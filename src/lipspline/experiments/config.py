@@ -1,4 +1,4 @@
-"""Strict TOML to frozen dataclasses: an unknown key, a wrong type or a missing value is one sentence that says where."""
+"""Strict TOML to frozen dataclasses: an unknown key, a wrong type or a missing value is one sentence."""
 
 import dataclasses
 import difflib

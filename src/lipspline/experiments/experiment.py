@@ -76,6 +76,11 @@ class Report:
     figures: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
 
 
+def needs_nothing(job: Job) -> tuple[str, ...]:
+    """Jobs that can run in any order."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Experiment:
     """The parts of an experiment.
@@ -86,6 +91,7 @@ class Experiment:
         jobs: the jobs of the settings, in the order they run.
         run: run one job; started again in the same folder, it goes on where it was.
         report: say what the outcomes, by job name, amount to beside what the paper publishes.
+        needs: the names of the jobs that must be done before a job.
     """
 
     settings: type
@@ -93,3 +99,4 @@ class Experiment:
     jobs: Callable[[Any], list[Any]]
     run: Callable[[Any, Context], Outcome]
     report: Callable[[Any, Mapping[str, Outcome], Expectation], Report]
+    needs: Callable[[Any], tuple[str, ...]] = needs_nothing

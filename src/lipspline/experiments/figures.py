@@ -62,7 +62,9 @@ def lines(
     for ax, (title, rows) in zip(axes, panels.items(), strict=True):
         places = [float(row) for row in rows]
         for name in next(iter(rows.values())):
-            ax.plot(places, [row[name] for row in rows.values()], "o-", color=COLORS.get(name), label=name, markersize=4)
+            ax.plot(
+                places, [row[name] for row in rows.values()], "o-", color=COLORS.get(name), label=name, markersize=4
+            )
         ax.set_xticks(places, list(rows))
         ax.set_xlabel(xlabel)
         ax.set_title(title, fontsize=10)

@@ -122,19 +122,18 @@ def piecewise_linear(knots: Tensor, slopes: Tensor) -> Callable[[Tensor], Tensor
 def target(name: str, knots: int, seed: int) -> Callable[[Tensor], Tensor]:
     """One of the three functions of [fig:1d_functions]; f1 and f2 have random knots.
 
-    f1 has slopes +1 and -1 in turns; f2 has slopes +1, 0 and -1, changed at random at every knot;
+    f1 has the slopes +1 and -1 in turns; f2 has slope 0 in every other region, and +1 or -1 at random in between;
     f3 is sin(7πx)/7π. All have mean zero over [-1, 1].
     """
     if name == "f3":
         return lambda x: torch.sin(7 * math.pi * x) / (7 * math.pi)
     stream = generator(seed, name)
     places = (2 * torch.rand(knots, generator=stream, dtype=torch.float64) - 1).sort().values
+    odd = torch.arange(knots + 1) % 2
     if name == "f1":
-        return piecewise_linear(places, 1.0 - 2.0 * (torch.arange(knots + 1) % 2))
-    slopes = [1]
-    for turn in torch.randint(1, 3, (knots,), generator=stream).tolist():
-        slopes.append((slopes[-1] + 1 + turn) % 3 - 1)
-    return piecewise_linear(places, torch.tensor(slopes, dtype=torch.float64))
+        return piecewise_linear(places, 1.0 - 2.0 * odd)
+    signs = 2.0 * torch.randint(2, (knots + 1,), generator=stream) - 1.0
+    return piecewise_linear(places, signs * (1 - odd))
 
 
 def jobs(settings: Settings) -> list[Job]:

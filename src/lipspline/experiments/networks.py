@@ -45,7 +45,9 @@ class NetworkSpec:
         _checks.at_least("width", self.width, 1)
         check_options(self.activation, self.options)
         if self.tv2_weight and self.activation != "lls":
-            raise ValueError(f"tv2_weight regularizes splines, but the activation is {self.activation!r}. Leave it out.")
+            raise ValueError(
+                f"tv2_weight regularizes splines, but the activation is {self.activation!r}. Leave it out."
+            )
 
     def build(self, n_in: int, *, constraint: str, init: str, seed: int) -> Network:
         """A network from `n_in` inputs to one output, its random weights given by `seed` alone."""
@@ -67,4 +69,6 @@ def check_options(activation: str, options: Mapping[str, Any]) -> None:
     """Check that an activation has the options a recipe gives it."""
     for name in options:
         if name not in OPTIONS[activation]:
-            raise ValueError(f"the activation {activation!r} has no option {name!r}; {nearest(name, OPTIONS[activation])}")
+            raise ValueError(
+                f"the activation {activation!r} has no option {name!r}; {nearest(name, OPTIONS[activation])}"
+            )

@@ -16,24 +16,21 @@ def progress(jobs: Sequence[Job], console: Console) -> Iterator[Watch]:
     """Show how far the jobs are; yields what gives each job its observer."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as bar:
-        every = bar.add_task(f"{len(jobs)} jobs", total=sum(job.steps for job in jobs))
+        every = bar.add_task("", total=sum(job.steps for job in jobs))
         current = bar.add_task("", total=None)
-        before = 0
+        started: list[Job] = []
 
         def watch(job: Job) -> Observer:
-            nonlocal before
-            start, before = before, before + job.steps
-            number = jobs.index(job) + 1
-            bar.reset(current, description=f"{number}/{len(jobs)} {job.name}", total=job.steps)
-            bar.update(every, completed=start)
+            before = sum(job.steps for job in started)
+            started.append(job)
+            bar.update(every, completed=before, description=f"job {len(started)} of {len(jobs)}")
+            bar.reset(current, description=job.name, total=job.steps)
 
             def observe(record: Record) -> None:
                 losses = ", ".join(f"{value:.3g}" for value in record.losses.values())
-                description = f"{number}/{len(jobs)} {job.name} (loss {losses})"
-                bar.update(current, completed=record.step, total=record.steps, description=description)
-                bar.update(every, completed=start + job.steps * record.step / record.steps)
+                bar.update(current, completed=record.step, description=f"{job.name} (loss {losses})")
+                bar.update(every, completed=before + record.step)
 
             return observe
 
         yield watch
-        bar.update(every, completed=before)

@@ -91,6 +91,40 @@ def load(recipe: str | os.PathLike[str], scale: str = "paper") -> Recipe:
     )
 
 
+def listing() -> dict[str, Any]:
+    """The shipped recipes: what each is, and how many minutes each scale takes on two cores."""
+    found = {}
+    for name in shipped():
+        scales = {scale: load(name, scale) for scale in SCALES}
+        minutes = {scale: recipe.minutes for scale, recipe in scales.items()}
+        found[name] = {"title": scales["paper"].title, "minutes": minutes}
+    return found
+
+
+def listing_text() -> str:
+    """The listing as a table."""
+    rows = [["recipe", *SCALES, "what"]]
+    for name, entry in listing().items():
+        rows.append([name, *(_duration(entry["minutes"][scale]) for scale in SCALES), entry["title"]])
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    lines = ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[4]]) for row in rows]
+    return "\n".join([*lines, "", "Times are for two cores without a GPU."])
+
+
+def _duration(minutes: float) -> str:
+    """A rough time in the unit that suits it.
+
+    Example:
+        >>> _duration(0.1), _duration(45), _duration(600), _duration(14400)
+        ('6 s', '45 min', '10 h', '10 days')
+    """
+    if minutes < 1:
+        return f"{60 * minutes:.0f} s"
+    if minutes < 120:
+        return f"{minutes:.0f} min"
+    return f"{minutes / 60:.0f} h" if minutes < 2880 else f"{minutes / 1440:.0f} days"
+
+
 def _find(recipe: str | os.PathLike[str]) -> Path:
     """The file of a recipe: a path, or the name of a shipped one."""
     path = Path(recipe)

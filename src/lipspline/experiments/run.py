@@ -1,9 +1,11 @@
 """Run a recipe job by job: what is done stays on disk, so a run that was killed goes on when it is started again."""
 
 import json
+import multiprocessing
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +23,9 @@ from lipspline.training.log import Observer
 from lipspline.training.loop import Diverged
 
 Watch = Callable[[Job], Observer]
-"""Gives the observer of a job; called once for every job, also for those that were done before."""
+"""Gives the observer of a job; called when a job starts, or is found done."""
+
+PAUSE = 0.5  # seconds between two looks at the jobs of other processes
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,10 @@ class Run:
         """Where the run keeps its jobs."""
         return self.out / "runs" / self.label
 
+    def outcome(self, job: str) -> Path:
+        """The file with the outcome of a job that is done."""
+        return self.folder / f"{job}.json"
+
     def sibling(self, recipe: str) -> Path:
         """The run folder of another recipe at the same scale and seed."""
         return self.out / "runs" / self._label(recipe)
@@ -70,12 +78,17 @@ class Results:
     files: tuple[Path, ...]
 
 
-def reproduce(run: Run, watch: Watch) -> Results:
+def reproduce(run: Run, watch: Watch, workers: int = 1) -> Results:
     """Run all jobs of a recipe, write `results/LABEL.json` and the figures, and set ours beside the paper's.
 
-    Started again, it keeps the jobs that are done and goes on in the middle of the one that was not.
+    Started again, it keeps the jobs that are done and goes on in the middle of those that were not.
+
+    Args:
+        watch: gives every job its observer.
+        workers: processes that share the jobs; each has its part of torch's threads.
     """
-    outcomes = {job.name: run_job(run, job, watch(job)) for job in run.jobs()}
+    with _helpers(run, workers):
+        outcomes = work(run, watch)
     report = run.recipe.experiment.report(run.recipe.settings, outcomes, run.recipe.expect)
     document = _document(run, outcomes, report)
     results = run.out / "results"
@@ -84,9 +97,84 @@ def reproduce(run: Run, watch: Watch) -> Results:
     return Results(document, report, summary(run, report), (path, *figures))
 
 
+def work(run: Run, watch: Watch) -> dict[str, Outcome]:
+    """Run every job that no other process has claimed, and wait for the others; returns all outcomes by name.
+
+    Any number of processes may work on one run folder, also from several machines that share it.
+    """
+    jobs, done = run.jobs(), {}
+    while len(done) < len(jobs):
+        before = len(done)
+        for job in jobs:
+            if job.name not in done and (outcome := _attempt(run, job, watch)) is not None:
+                done[job.name] = outcome
+        if len(done) == before:
+            time.sleep(PAUSE)
+    return {job.name: done[job.name] for job in jobs}
+
+
+def _attempt(run: Run, job: Job, watch: Watch) -> Outcome | None:
+    """The outcome of a job if it is done or can be run now; None if another process runs it, or must come first."""
+    if run.outcome(job.name).is_file():
+        return run_job(run, job, watch(job))
+    if not all(run.outcome(name).is_file() for name in run.recipe.experiment.needs(job)):
+        return None
+    with _claimed(run.folder / f"{job.name}.lock") as mine:
+        return run_job(run, job, watch(job)) if mine else None
+
+
+@contextmanager
+def _claimed(path: Path) -> Iterator[bool]:
+    """Whether this process holds the lock `path`; the system gives it back when a process ends, however it ends."""
+    import fcntl  # not on every system
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+@contextmanager
+def _helpers(run: Run, workers: int) -> Iterator[None]:
+    """Let `workers - 1` more processes work on the run meanwhile."""
+    before = torch.get_num_threads()
+    threads = max(1, before // workers)
+    spawn = multiprocessing.get_context("spawn")
+    for _ in range(workers - 1):
+        spawn.Process(target=_help, args=(run, threads), daemon=True).start()
+    torch.set_num_threads(threads)
+    yield
+    torch.set_num_threads(before)
+
+
+def _help(run: Run, threads: int) -> None:
+    """What a helper does. It is silent: an error will meet the main process too, which takes the job over."""
+    torch.set_num_threads(threads)
+    with suppress(KeyboardInterrupt, ValueError, ImportError, OSError):
+        work(run, lambda job: lambda record: None)
+
+
+def pick(run: Run, name: str | None) -> Any:
+    """The job of that name, or the only one."""
+    jobs = {job.name: job for job in run.jobs()}
+    if name is None and len(jobs) == 1:
+        return next(iter(jobs.values()))
+    if name not in jobs:
+        asked = "it does not say which" if name is None else f"{name!r} is none of them"
+        raise ValueError(
+            f"The recipe {run.recipe.name} has {len(jobs)} trainings and {asked}. Name one with --job: "
+            f"{', '.join(jobs)}."
+        )
+    return jobs[name]
+
+
 def run_job(run: Run, job: Job, observe: Observer) -> Outcome:
     """The outcome of a job: read if it is done, else found (from its last checkpoint on) and kept."""
-    path = run.folder / f"{job.name}.json"
+    path = run.outcome(job.name)
     identity = to_json(job) | {"seed": run.seed}
     if path.is_file():
         return _kept(path, identity)
@@ -153,9 +241,7 @@ def _document(run: Run, outcomes: Mapping[str, Outcome], report: Report) -> dict
             name: {"claim": claim, **to_json(report.verdicts[name])} for name, claim in recipe.expect.claims.items()
         },
         "settings": to_json(recipe.settings),
-        "jobs": {
-            name: {"seconds": round(outcome.seconds, 1), **outcome.numbers} for name, outcome in outcomes.items()
-        },
+        "jobs": {name: {"seconds": round(outcome.seconds, 1), **outcome.numbers} for name, outcome in outcomes.items()},
     }
 
 
