@@ -104,7 +104,7 @@ def grid(regions: int, radius: float, like: Tensor) -> Tensor:
 
 
 def clipped_slopes(c: Tensor, step: float, slope: tuple[float, float] = (-1.0, 1.0)) -> Tensor:
-    r"""Slopes `Clip(D c / T)` of the projected spline [slope_clipping], `(..., K) -> (..., K-1)`.
+    r"""Slopes `Clip(D c / T)` of the projected spline [slope_clipping, eq:slope_clipping], `(..., K) -> (..., K-1)`.
 
     They are the slopes of `spline_proj(c)`, but clipped last: no rounding can push one out of the interval.
 

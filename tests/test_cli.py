@@ -1,0 +1,68 @@
+"""The command line: one sentence and exit code 2 for an error, one JSON document where it is asked for."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from lipspline import cli, models
+
+
+@pytest.fixture
+def weights(tmp_path):
+    path = tmp_path / "net.safetensors"
+    models.save(models.mlp(2, 1, width=4, depth=2), path)
+    return path
+
+
+def run(*arguments, monkeypatch, capsys):
+    """Run `main` as a shell would; returns exit code, stdout and stderr."""
+    monkeypatch.setattr("sys.argv", ["lipspline", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    streams = capsys.readouterr()
+    return stop.value.code or 0, streams.out, streams.err
+
+
+def test_certify_prints_the_table_and_succeeds(weights, monkeypatch, capsys):
+    code, out, _ = run("certify", weights, monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 0
+    assert "Lipschitz constant <=" in out
+
+
+def test_certify_fails_where_the_asked_constant_is_not_proved(weights, monkeypatch, capsys):
+    code, _, err = run("certify", weights, "--lipschitz", "0.5", monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 1
+    assert "exceeds 0.5" in err
+
+
+def test_certify_writes_one_json_document(weights):
+    result = CliRunner().invoke(cli.app, ["certify", str(weights), "--json"])
+    assert json.loads(result.stdout)["upper"] <= 1
+
+
+@pytest.mark.parametrize("content", [b"", b"not a network", b"\x08\x00\x00\x00\x00\x00\x00\x00{}      "])
+def test_a_file_that_is_no_network_gives_one_sentence(content, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "odd.safetensors"
+    path.write_bytes(content)
+    code, out, err = run("certify", path, monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 2
+    assert out == ""
+    assert "odd.safetensors" in err.replace("\n", "")
+    assert "Traceback" not in err
+
+
+def test_a_missing_file_gives_one_sentence(tmp_path, monkeypatch, capsys):
+    code, _, err = run("certify", tmp_path / "nothing", monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 2
+    assert "There is no file" in err
+
+
+def test_an_unknown_suite_is_named(monkeypatch, capsys):
+    code, _, err = run("bench", "activatoins", monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 2
+    assert "'activations'" in err
+
+
+def test_the_version_says_which_kernels_run():
+    assert "kernels:" in CliRunner().invoke(cli.app, ["--version"]).stdout
