@@ -9,6 +9,7 @@
 
 #define BLOCK 256  /* elements between the two passes of an inner loop; no column item is wider */
 #define LANES 7    /* sums a region owns in a row item; with its slope they fill a cache line */
+#define AHEAD 8192 /* so many bytes of the next row of a channel are fetched while this one is computed */
 #define FLUSH 8192 /* about so many elements of a row are summed in the type of the input before the sums become doubles */
 
 typedef struct {

@@ -150,22 +150,36 @@ TARGET static void NAME(deliver)(const job_t *job, int64_t chunk, int64_t at, in
 
 /* ---- row items: a piece of the elements of one channel ---- */
 
+/* Ask for the place of n elements early. Rows of one channel lie too far apart for the processor to guess the next. */
+TARGET static inline void NAME(prefetch)(const REAL *place, int n) {
+    for (int k = 0; k < n; k += 64 / (int)sizeof(REAL)) __builtin_prefetch(place + k, 0);
+}
+
+TARGET static inline void NAME(prefetch_to_write)(const REAL *place, int n) {
+    for (int k = 0; k < n; k += 64 / (int)sizeof(REAL)) __builtin_prefetch(place + k, 1);
+}
+
 TARGET static void NAME(row_forward)(const void *data, int64_t item, void *scratch) {
     const job_t *job = data;
     const int64_t row = item / job->chunks, chunk = item % job->chunks, R = job->regions, inner = job->inner;
     const int64_t total = job->outer * inner, end = total * (chunk + 1) / job->chunks;
     const int64_t start = (row / job->channels * job->outer * job->channels + row % job->channels) * inner;
+    const int64_t next = job->channels * inner; /* from one row of the channel to the next */
     const REAL scale = ((const REAL *)job->scale)[row], offset = (REAL)job->offset, last = (REAL)(R - 1);
     NAME(pair) *table = scratch;
     uint32_t at[BLOCK];
     NAME(interleave)((const REAL *)job->b + row * R, (const REAL *)job->s + row * R, R, table);
     for (int64_t e = total * chunk / job->chunks; e < end;) {
-        const int64_t place = start + e / inner * job->channels * inner + e % inner;
+        const int64_t place = start + e / inner * next + e % inner;
         const int64_t length = smaller(inner - e % inner, end - e);
         const REAL *x = (const REAL *)job->x + place;
         REAL *y = (REAL *)job->y + place;
         for (int64_t k = 0; k < length; k += BLOCK) {
             const int n = (int)smaller(length - k, BLOCK);
+            if (k * (int64_t)sizeof(REAL) < AHEAD) {
+                NAME(prefetch)(x + k + next, n);
+                NAME(prefetch_to_write)(y + k + next, n);
+            }
             NAME(locate_row)(x + k, n, scale, offset, last, 1, at);
             NAME(apply)(x + k, at, n, table, y + k);
         }
@@ -178,6 +192,7 @@ TARGET static void NAME(row_backward)(const void *data, int64_t item, void *scra
     const int64_t row = item / job->chunks, chunk = item % job->chunks, R = job->regions, inner = job->inner;
     const int64_t total = job->outer * inner, end = total * (chunk + 1) / job->chunks;
     const int64_t start = (row / job->channels * job->outer * job->channels + row % job->channels) * inner;
+    const int64_t next = job->channels * inner; /* from one row of the channel to the next */
     const int64_t patience = larger(FLUSH, 64 * R); /* so that flushing stays cheap beside summing */
     const REAL scale = ((const REAL *)job->scale)[row], offset = (REAL)job->offset, last = (REAL)(R - 1);
     double *totals = scratch;
@@ -187,12 +202,17 @@ TARGET static void NAME(row_backward)(const void *data, int64_t item, void *scra
     memset(totals, 0, (size_t)R * 2 * sizeof *totals);
     NAME(open_records)((const REAL *)job->s + row * R, R, LANES, records);
     for (int64_t e = total * chunk / job->chunks; e < end;) {
-        const int64_t place = start + e / inner * job->channels * inner + e % inner;
+        const int64_t place = start + e / inner * next + e % inner;
         const int64_t length = smaller(smaller(inner - e % inner, end - e), patience - pending);
         const REAL *g = (const REAL *)job->g + place, *x = (const REAL *)job->x + place;
         REAL *gx = (REAL *)job->y + place;
         for (int64_t k = 0; k < length; k += BLOCK) {
             const int n = (int)smaller(length - k, BLOCK);
+            if (k * (int64_t)sizeof(REAL) < AHEAD) {
+                NAME(prefetch)(g + k + next, n);
+                NAME(prefetch)(x + k + next, n);
+                NAME(prefetch_to_write)(gx + k + next, n);
+            }
             NAME(locate_row)(x + k, n, scale, offset, last, LANES + 1, at);
             NAME(apply_backward_row)(g + k, x + k, at, n, records, gx + k);
         }
