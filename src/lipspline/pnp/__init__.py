@@ -1,7 +1,27 @@
 """Plug-and-play reconstruction with a checked theorem [sec:PnPReconstruction]."""
 
+from lipspline.pnp.anderson import Anderson
 from lipspline.pnp.certificate import Certificate
 from lipspline.pnp.fbs import Solution, fbs
+from lipspline.pnp.guarantee import lipschitz_bound
 from lipspline.pnp.iterate import ImageRun, Progress
+from lipspline.pnp.shard import solve_all
+from lipspline.pnp.stability import Evidence, stability
+from lipspline.pnp.tune import Problem, Trial, Tuning, tune
 
-__all__ = ["Certificate", "ImageRun", "Progress", "Solution", "fbs"]
+__all__ = [
+    "Anderson",
+    "Certificate",
+    "Evidence",
+    "ImageRun",
+    "Problem",
+    "Progress",
+    "Solution",
+    "Trial",
+    "Tuning",
+    "fbs",
+    "lipschitz_bound",
+    "solve_all",
+    "stability",
+    "tune",
+]

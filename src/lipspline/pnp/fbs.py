@@ -14,6 +14,7 @@ from lipspline.pnp.anderson import Anderson
 from lipspline.pnp.certificate import Certificate
 from lipspline.pnp.guarantee import (
     Denoiser,
+    Pairing,
     Setting,
     check_norm,
     lipschitz_bound,
@@ -112,10 +113,44 @@ def fbs(
         >>> solution.converged, solution.value
         (True, tensor([[2., 0.]]))
     """
+    return solve(
+        y,
+        H,
+        denoiser,
+        bound=certified_bound(denoiser, guarantee),
+        beta=beta,
+        step=step,
+        tol=tol,
+        max_steps=max_steps,
+        accelerate=accelerate,
+        contraction=contraction,
+        start=start,
+        guarantee=guarantee,
+        progress=progress,
+    )
+
+
+def solve(
+    y: Tensor,
+    H: LinearOperator,
+    denoiser: Denoiser,
+    *,
+    bound: float | None,
+    beta: float,
+    step: float | None = None,
+    tol: float,
+    max_steps: int,
+    accelerate: bool,
+    contraction: float = 1.0,
+    start: Tensor | None = None,
+    guarantee: bool = True,
+    progress: Callable[[Progress], None] | None = None,
+) -> Solution:
+    """`fbs` with the Lipschitz bound of the denoiser already known: to certify it takes longer than a small problem."""
     _check_data(y, H, tol, max_steps)
     norm = check_norm(H.norm_bounds())
     setting = Setting(
-        denoiser=_bound_or_none(denoiser, guarantee),
+        denoiser=bound,
         beta=float(beta),
         contraction=contraction if contraction == 1 else _checks.within("contraction", contraction, 0.0, 1.0),
         step=1 / norm[1] ** 2 if step is None else float(step),
@@ -124,7 +159,7 @@ def fbs(
     )
     first = _first_iterate(y, H, setting.step, start)
     _check_tolerance(tol, first)
-    pairing = measure_pairing(H, first, y)
+    pairing = measure_pairing(H, first)
     violations = setting.violations() + pairing_violations(pairing, norm[1])
     if violations and guarantee:
         raise ValueError(f"{violations[0]} To run without any guarantee, pass guarantee=False.")
@@ -134,14 +169,25 @@ def fbs(
             first,
             tol=tol,
             max_steps=max_steps,
-            nonexpansive=not violations,
+            nonexpansive=guarantee,
             accelerator=Anderson() if accelerate else None,
             progress=progress,
         )
     if not guarantee:
-        violations = violations or ["guarantee=False was passed."]
-    violations += [STRETCHED] if any(run.reason == STRETCHED for run in runs) else []
+        violations.insert(0, "guarantee=False was passed.")
+    if any(run.reason == STRETCHED for run in runs):
+        violations.append(STRETCHED)
     return Solution(value, tuple(runs), _certificate(setting, violations, pairing, runs, tol))
+
+
+def certified_bound(denoiser: Denoiser, guarantee: bool = True) -> float | None:
+    """The certified bound; without guarantee a network that cannot be certified is merely one without a bound."""
+    try:
+        return lipschitz_bound(denoiser)
+    except ValueError:
+        if guarantee:
+            raise
+        return None
 
 
 def averaged_map(y: Tensor, H: LinearOperator, denoiser: Denoiser, setting: Setting) -> FixedPointMap:
@@ -194,16 +240,6 @@ def _check_tolerance(tol: float, x: Tensor) -> None:
         )
 
 
-def _bound_or_none(denoiser: Denoiser, guarantee: bool) -> float | None:
-    """The certified bound; without guarantee a network that cannot be certified is merely one without a bound."""
-    try:
-        return lipschitz_bound(denoiser)
-    except ValueError:
-        if guarantee:
-            raise
-        return None
-
-
 def _first_iterate(y: Tensor, H: LinearOperator, step: float, start: Tensor | None) -> Tensor:
     back = step * H.adjoint(y)
     if start is None:
@@ -228,7 +264,9 @@ def _evaluating(denoiser: Denoiser) -> Iterator[None]:
             denoiser.train(training)
 
 
-def _certificate(setting, violations, pairing, runs: list[ImageRun], tol: float) -> Certificate:
+def _certificate(
+    setting: Setting, violations: list[str], pairing: Pairing, runs: list[ImageRun], tol: float
+) -> Certificate:
     longest = max(runs, key=lambda run: run.steps)
     return Certificate(
         setting=setting,

@@ -166,16 +166,17 @@ class Pairing:
     stretch: float
 
 
-def measure_pairing(H: LinearOperator, x: Tensor, y: Tensor) -> Pairing:
-    r"""Try the adjoint of `H` on random tensors like the image `x` and the data `y`.
+def measure_pairing(H: LinearOperator, x: Tensor) -> Pairing:
+    r"""Try the adjoint of `H` on random tensors like the images `x`.
 
     The error is the larger of `|⟨Hx, y⟩ - ⟨x, Hᵀy⟩| / (‖Hx‖ ‖y‖)` and `|‖Hx‖² - ⟨x, HᵀHx⟩| / ‖Hx‖²`: with signed noise
     the first alone is blind to a wrong scale.
     """
     generator = torch.Generator().manual_seed(0)
-    x, y = (torch.randn(v.shape, generator=generator, dtype=v.dtype).to(v.device) for v in (x, y))
-    hx, hty = H.forward(x), H.adjoint(y)
-    hthx = H.adjoint(hx)
+    x = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
+    hx = H.forward(x)
+    y = torch.randn(hx.shape, generator=generator, dtype=hx.dtype).to(hx.device)
+    hty, hthx = H.adjoint(y), H.adjoint(hx)
     size = norms(hx)
     if not (size > 0).all():
         raise ValueError(f"{H!r} maps a random image to zero: there is nothing to reconstruct from.")

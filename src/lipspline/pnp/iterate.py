@@ -23,6 +23,7 @@ ROUND_OFF = 1e3
 # Without a guarantee steps may lengthen; beyond this factor over the first step the iteration is called divergent.
 DIVERGENCE = 1e6
 
+BROKEN = "stopped: the denoiser or the operator returned NaN or infinity"
 STRETCHED = (
     "stopped: the iteration drove two iterates apart, which a nonexpansive map cannot do, "
     "so the Lipschitz bound given for the denoiser, or the adjoint or norm of the operator, is wrong"
@@ -76,6 +77,9 @@ def iterate(
 ) -> tuple[Tensor, list[ImageRun]]:
     r"""Iterate `x ← T(x)` for each image of the batch `start` until `‖T(x) - x‖ <= tol ‖x‖`.
 
+    With an accelerator the step it proposes must be as short too: bolder steps are what shows how far the fixed point
+    is still away.
+
     Args:
         fixed_point_map: `T(x, rows)`, applied to the images `rows` that are still running.
         start: the first iterates, `(B, ...)`, real or complex.
@@ -100,19 +104,20 @@ def iterate(
 
     state = _State(start, evaluate, tol, nonexpansive)
     clock = _Clock(tol, progress)
-    clock.tick(state)
-    while state.running.any() and state.calls < max_steps:
+    while True:
         candidate, bold = state.image, torch.zeros_like(state.running)
         if accelerator is not None:
             candidate, bold = accelerator.propose(state.point, state.image)
+        state.settle(candidate)
+        clock.tick(state)
+        if state.calls == max_steps or not state.running.any():
+            return state.image, state.finish()
         mapped = evaluate(candidate, state.running)
         trial = norms(mapped - candidate)
         approved = ~bold
         if accelerator is not None:
             approved = accelerator.judge(candidate - state.point, mapped - state.image, trial, state.change, bold)
         state.step(candidate, mapped, trial, approved, bold)
-        clock.tick(state)
-    return state.image, state.finish()
 
 
 class _State:
@@ -128,20 +133,29 @@ class _State:
         self.change = torch.where(finite, change, math.inf)
         self.point, self.image = start, pick(finite, mapped, start)
         self._first = self.change
-        # An iterate this small is zero up to round-off of where it came from; its residual is then absolute.
         self._floor = torch.finfo(start.dtype).eps * torch.maximum(norms(start), norms(self.image))
-        self._record(finite, torch.zeros_like(finite), ~finite, torch.zeros_like(finite))
+        self._record(finite, torch.zeros_like(finite))
+        self._stop(~finite, BROKEN)
+
+    def settle(self, candidate: Tensor) -> None:
+        """Stop the images that neither the plain step nor the next one moves by more than the tolerance."""
+        move = torch.maximum(self.change, norms(candidate - self.point))
+        settled = self.running & (move <= self.tol * self._size())
+        for row in settled.nonzero().squeeze(1).tolist():
+            self.runs[row].converged = True
+        self._stop(settled, "converged")
 
     def step(self, candidate: Tensor, mapped: Tensor, trial: Tensor, approved: Tensor, bold: Tensor) -> None:
         """Move to the approved candidates, leave the others where they are, stop those that went wrong."""
         self.calls += 1
         finite = torch.isfinite(trial)
-        broken = ~finite & ~bold
         wild = finite & self._wild(candidate, mapped, trial, bold)
         accepted = self.running & approved & finite & ~wild
         self.point, self.image = pick(accepted, candidate, self.point), pick(accepted, mapped, self.image)
         self.change = torch.where(accepted, trial, self.change)
-        self._record(accepted, bold, broken, wild)
+        self._record(accepted, bold)
+        self._stop(~finite & ~bold, BROKEN)
+        self._stop(wild, STRETCHED if self.nonexpansive else DIVERGED)
 
     def finish(self) -> list[ImageRun]:
         for row in self.running.nonzero().squeeze(1).tolist():
@@ -155,25 +169,23 @@ class _State:
         slack = ROUND_OFF * torch.finfo(candidate.dtype).eps * norms(candidate)
         return norms(mapped - self.image) > norms(candidate - self.point) + slack
 
-    def _record(self, accepted: Tensor, bold: Tensor, broken: Tensor, wild: Tensor) -> None:
-        residual = self.change / torch.maximum(norms(self.point), self._floor).clamp_min(
-            torch.finfo(torch.float64).tiny
-        )
-        converged = accepted & (residual <= self.tol)
+    def _size(self) -> Tensor:
+        """`‖x‖`, but not below the round-off of where x came from: an iterate that small is zero."""
+        return torch.maximum(norms(self.point), self._floor)
+
+    def _record(self, accepted: Tensor, bold: Tensor) -> None:
+        residual = torch.where(self.change > 0, self.change / self._size(), 0.0)
         for row in self.running.nonzero().squeeze(1).tolist():
             run = self.runs[row]
             run.residuals.append(float(residual[row]))
             run.change = float(self.change[row])
             run.steps += bool(accepted[row])
             run.accelerated += bool(accepted[row] & bold[row])
-            run.converged = bool(converged[row])
-            if converged[row]:
-                run.reason = "converged"
-            elif broken[row]:
-                run.reason = f"stopped: the denoiser or the operator returned NaN or infinity at call {run.calls}"
-            elif wild[row]:
-                run.reason = STRETCHED if self.nonexpansive else DIVERGED
-        self.running = self.running & ~(converged | broken | wild)
+
+    def _stop(self, which: Tensor, reason: str) -> None:
+        for row in (self.running & which).nonzero().squeeze(1).tolist():
+            self.runs[row].reason = reason
+        self.running = self.running & ~which
 
 
 class _Clock:

@@ -1,0 +1,231 @@
+r"""Stability measured: perturb the data, solve again, and hold the answer against the paper's bounds.
+
+The bounds speak of fixed points, but an iteration stops before. For iterates with `x' = T(x)` and `g = x' - x`,
+differences `Δ` between two runs and `d = ‖Δy‖` the proofs of [sec:pnp_results] give, with nothing neglected,
+
+    ‖HΔx'‖² <= ‖HΔx'‖ d + ‖Δx'‖ ‖Δg‖ / α        and        ‖Δx'‖ <= K (‖Δg‖ + α ‖H‖ d) / (1 - K)
+
+for a firmly nonexpansive and a K-Lipschitz D_β. These are the limits that a measured ratio may not exceed; they
+tend to [eq:EstForward] and [eq:EstCont] as `g → 0`.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lipspline import _checks
+from lipspline.operators import LinearOperator
+from lipspline.pnp.fbs import Solution, averaged_map, certified_bound, solve
+from lipspline.pnp.guarantee import Denoiser
+from lipspline.pnp.norms import norms, scale
+
+Aim = Literal["data", "image"]
+Solve = Callable[..., Solution]
+
+# Round-off of a reconstruction, in units of eps ‖x‖; it counts as a part of the residual g.
+ROUND_OFF = 10.0
+# Terms of the series Σ_j (∂T/∂x)ᵀʲ in the gradient of a fixed point: enough for a direction of ascent.
+TERMS = 20
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A measured ratio of distances beside what theory allows: its limit for this run, and for exact fixed points."""
+
+    label: str
+    measured: float
+    limit: float | None
+    """None where the estimate is not claimed, for lack of its hypotheses."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether theory and measurement agree; where nothing is claimed nothing can fail."""
+        return self.limit is None or self.measured <= self.limit
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """One perturbation of the data of one image, and what it did to the reconstruction."""
+
+    kind: Literal["random", "data", "image"]
+    """"random", or optimised to move `H x` ("data") or `x` ("image")."""
+    image: int
+    size: float
+    converged: bool
+    ratios: tuple[Ratio, ...]
+    """[eq:EstForward], [eq:H_invert], [eq:EstCont] in this order."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All perturbations tried; `str()` is a table of the worst against the bounds."""
+
+    perturbations: tuple[Perturbation, ...]
+    solution: Solution
+
+    @property
+    def holds(self) -> bool:
+        """Whether no perturbation broke an estimate that is claimed."""
+        return all(ratio.holds for perturbation in self.perturbations for ratio in perturbation.ratios)
+
+    def worst(self, label: str, *, optimised: bool) -> float:
+        """The largest measured ratio for an estimate, over the random or the optimised perturbations."""
+        chosen = (p for p in self.perturbations if (p.kind != "random") == optimised)
+        return max((r.measured for p in chosen for r in p.ratios if r.label == label), default=math.nan)
+
+    def to_json(self) -> str:
+        """The certificate of the unperturbed problem and every perturbation, as a JSON document."""
+        trials = [asdict(perturbation) for perturbation in self.perturbations]
+        certificate = json.loads(self.solution.certificate.to_json())
+        return json.dumps({"holds": self.holds, "certificate": certificate, "perturbations": trials}, indent=2)
+
+    def __str__(self) -> str:
+        rows = [("estimate", "bound", "random", "optimised", "")]
+        for estimate in self.solution.certificate.estimates:
+            broken = any(not r.holds for p in self.perturbations for r in p.ratios if r.label == estimate.label)
+            bound = "not claimed" if estimate.constant is None else f"{estimate.constant:.6g}"
+            verdict = "" if estimate.constant is None else "BROKEN" if broken else "holds"
+            random, optimised = (f"{self.worst(estimate.label, optimised=how):.6g}" for how in (False, True))
+            rows.append((f"[{estimate.label}]", bound, random, optimised, verdict))
+        widths = [max(len(row[i]) for row in rows) for i in range(5)]
+        table = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([*table, self.solution.certificate.guarantee])
+
+
+def stability(
+    y: Tensor,
+    H: LinearOperator,
+    denoiser: Denoiser,
+    beta: float = 0.5,
+    *,
+    perturbations: int = 50,
+    ascents: int = 10,
+    ascent_steps: int = 4,
+    size: float = 0.01,
+    step: float | None = None,
+    contraction: float = 1.0,
+    tol: float = 1e-6,
+    max_steps: int = 1000,
+    guarantee: bool = True,
+    seed: int = 0,
+) -> Evidence:
+    r"""Measure how far a reconstruction moves when the data do, against [eq:EstForward], [eq:H_invert], [eq:EstCont].
+
+    Args:
+        y: data `(B, *H.output_shape)`; every image is perturbed.
+        perturbations: how many random perturbations.
+        ascents: how many perturbations found by gradient ascent through the fixed point, half of them to move `H x`,
+            half to move `x`; they need a denoiser that autograd can differentiate.
+        ascent_steps: gradient steps for each of these; every one solves the problem again.
+        size: `‖Δy‖ / ‖y‖`.
+        seed: of the random numbers.
+
+    The other arguments are those of `fbs`; all solves start from the unperturbed solution and are accelerated.
+
+    Example:
+        >>> from torch import nn
+        >>> from lipspline.operators import Matrix
+        >>> H, y = Matrix(torch.diag(torch.tensor([2.0, 1.0]))), torch.tensor([[2.0, 1.0]])
+        >>> evidence = stability(y, H, nn.ReLU(), perturbations=3, ascents=2)
+        >>> evidence.holds, round(evidence.worst("eq:H_invert", optimised=True), 3)
+        (True, 1.0)
+    """
+    _checks.at_least("perturbations", perturbations, 0)
+    _checks.at_least("ascents", ascents, 0)
+    _checks.positive("size", size)
+    options = {"beta": beta, "step": step, "contraction": contraction, "tol": tol, "max_steps": max_steps}
+    bound = certified_bound(denoiser, guarantee)
+    again: Solve = partial(solve, H=H, denoiser=denoiser, bound=bound, accelerate=True, guarantee=guarantee, **options)
+    base = again(y)
+    again = partial(again, start=base.value)
+    radius = size * norms(y)
+    generator = torch.Generator().manual_seed(seed)
+    found: list[Perturbation] = []
+    for _ in range(perturbations):
+        delta = _random(y, radius, generator)
+        found += _compare(base, again(y + delta), H, delta, "random")
+    for i in range(ascents):
+        aim: Aim = "data" if i % 2 == 0 else "image"
+        delta, moved = _ascend(y, H, denoiser, base, again, _random(y, radius, generator), radius, aim, ascent_steps)
+        found += _compare(base, moved, H, delta, aim)
+    return Evidence(tuple(found), base)
+
+
+def _random(like: Tensor, radius: Tensor, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
+    return scale(radius / norms(noise), noise)
+
+
+def _ascend(
+    y: Tensor,
+    H: LinearOperator,
+    denoiser: Denoiser,
+    base: Solution,
+    again: Solve,
+    delta: Tensor,
+    radius: Tensor,
+    aim: Aim,
+    steps: int,
+) -> tuple[Tensor, Solution]:
+    """Turn `delta` towards where it moves the reconstruction most, keeping its size.
+
+    The map from data to image is nearly linear at this scale, so that the normalised gradient is a power iteration.
+    """
+    moved = again(y + delta)
+    for _ in range(steps):
+        change = moved.value - base.value
+        direction = H.adjoint(H.forward(change)) if aim == "data" else change
+        pulled = _pull_back(direction, moved.value, y + delta, H, denoiser, base)
+        length = norms(pulled)
+        if not (length > 0).all():
+            break
+        delta = scale(radius / length, pulled)
+        moved = again(y + delta)
+    return delta, moved
+
+
+def _pull_back(w: Tensor, x: Tensor, y: Tensor, H: LinearOperator, denoiser: Denoiser, base: Solution) -> Tensor:
+    """Transposed derivative of the fixed point `x` by the data: `(∂T/∂y)ᵀ Σ_j (∂T/∂x)ᵀʲ w`, the series cut short."""
+    x, y = x.detach().requires_grad_(), y.detach().requires_grad_()
+    with torch.enable_grad():
+        rows = torch.arange(len(y), device=y.device)
+        image = averaged_map(y, H, denoiser, base.certificate.setting)(x, rows)
+    total = w
+    for _ in range(TERMS):
+        w = torch.autograd.grad(image, x, w, retain_graph=True)[0]
+        total = total + w
+    return torch.autograd.grad(image, y, total)[0]
+
+
+def _compare(
+    base: Solution, moved: Solution, H: LinearOperator, delta: Tensor, kind: Literal["random", "data", "image"]
+) -> list[Perturbation]:
+    dx = moved.value - base.value
+    sizes, data, image = norms(delta), norms(H.forward(dx)), norms(dx)
+    noise = ROUND_OFF * torch.finfo(dx.dtype).eps * (norms(base.value) + norms(moved.value))
+    result = []
+    for i, (before, after) in enumerate(zip(base.images, moved.images, strict=True)):
+        d, a, b = float(sizes[i]), float(data[i]), float(image[i])
+        residual = before.change + after.change + float(noise[i])
+        ratios = _ratios(base, d, a, b, residual)
+        result.append(Perturbation(kind, i, d, before.converged and after.converged, ratios))
+    return result
+
+
+def _ratios(base: Solution, d: float, data: float, image: float, residual: float) -> tuple[Ratio, ...]:
+    """Measured ratios `‖HΔx‖/d` and `‖Δx‖/d` with their limits, where `residual` bounds ‖Δg‖."""
+    setting = base.certificate.setting
+    forward, inverse, contract = (estimate.constant for estimate in base.certificate.estimates)
+    reached = (1 + math.sqrt(1 + 4 * image * residual / (setting.step * d**2))) / 2
+    k = setting.lipschitz
+    return (
+        Ratio("eq:EstForward", data / d, None if forward is None else reached),
+        Ratio("eq:H_invert", image / d, None if inverse is None else reached * inverse),
+        Ratio("eq:EstCont", image / d, None if contract is None else contract + k * residual / ((1 - k) * d)),
+    )
