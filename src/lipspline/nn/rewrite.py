@@ -35,11 +35,7 @@ class Affine(NamedTuple):
     bias: Tensor
 
 
-class Expression(NamedTuple):
-    """An activation in terms of another: affine maps and activations in turns, and a bound on the inputs of these."""
-
-    steps: list["Affine | nn.Module"]
-    bound: float
+Steps = list[Affine | nn.Module]
 
 
 @torch.no_grad()
@@ -73,7 +69,7 @@ def rewrite(network: nn.Sequential, to: Target, *, bound: float, inputs: Tensor 
     layers = _layers(network)
     if inputs is not None:
         _check_bound(layers, inputs, bound)
-    steps: list[Affine | nn.Module] = []
+    steps: Steps = []
     width = 0
     for layer in layers:
         if isinstance(layer, nn.Linear):
@@ -152,14 +148,13 @@ def _check_bound(layers: list[nn.Module], inputs: Tensor, bound: float) -> None:
         x = layer(x)
 
 
-def _express(layer: nn.Module, width: int, bound: float, to: str) -> list[Affine | nn.Module]:
+def _express(layer: nn.Module, width: int, bound: float, to: str) -> Steps:
     """An activation in terms of the activation `to`, one link of the chain after the other."""
     kind = next(kind for layer_type, kind in KINDS.items() if isinstance(layer, layer_type))
     if kind == to:
         return [layer]
-    steps, bound = LINKS[kind, _next(kind, to)](layer, width, bound)
-    expressed: list[Affine | nn.Module] = []
-    for step in steps:
+    expressed: Steps = []
+    for step in LINKS[kind, _next(kind, to)](layer, width, bound):
         if isinstance(step, Affine):
             expressed.append(step)
             width = len(step.bias)
@@ -176,17 +171,17 @@ def _next(kind: str, to: str) -> str:
     return CHAIN[here + (1 if there > here else -1)]
 
 
-def _relu_by_prelu(layer: nn.Module, width: int, bound: float) -> Expression:
+def _relu_by_prelu(layer: nn.Module, width: int, bound: float) -> Steps:
     """ReLU is the PReLU with a = 0."""
-    return Expression([LipschitzPReLU(width, "relu", channel_dim=-1)], bound)
+    return [LipschitzPReLU(width, "relu", channel_dim=-1)]
 
 
-def _abs_by_prelu(layer: nn.Module, width: int, bound: float) -> Expression:
+def _abs_by_prelu(layer: nn.Module, width: int, bound: float) -> Steps:
     """AV is the PReLU with a = -1 [sec:SameExp]."""
-    return Expression([LipschitzPReLU(width, "abs", channel_dim=-1)], bound)
+    return [LipschitzPReLU(width, "abs", channel_dim=-1)]
 
 
-def _prelu_by_abs(layer: nn.Module, width: int, bound: float) -> Expression:
+def _prelu_by_abs(layer: nn.Module, width: int, bound: float) -> Steps:
     r"""`PReLU_a(x) = p |p x + p B| + q |q x| - p² B` with p² = (1+a)/2 and q² = (1-a)/2 [sec:SameExp].
 
     The paper prints the second summand with a minus sign and the offset as (1+a)/(2B).
@@ -196,54 +191,54 @@ def _prelu_by_abs(layer: nn.Module, width: int, bound: float) -> Expression:
     p, q = ((1 + a) / 2).sqrt(), ((1 - a) / 2).sqrt()
     weight = torch.stack([p.diag(), q.diag()], dim=1).reshape(2 * width, width)
     shift = torch.stack([p * bound, torch.zeros_like(p)], dim=1).reshape(2 * width)
-    return Expression([Affine(weight, shift), AbsoluteValue(), Affine(weight.T, -p.square() * bound)], bound)
+    return [Affine(weight, shift), AbsoluteValue(), Affine(weight.T, -p.square() * bound)]
 
 
-def _abs_by_maxmin(layer: nn.Module, width: int, bound: float) -> Expression:
+def _abs_by_maxmin(layer: nn.Module, width: int, bound: float) -> Steps:
     r"""`|x| = (1, -1)/√2 · MaxMin((1, -1)ᵀ x / √2)` [sec:SameExp], where the paper prints (1, 1)ᵀ inside."""
     spread = _repeat([[1.0], [-1.0]], width)
-    return Expression([_linear(spread), MaxMin(channel_dim=-1), _linear(spread.T)], bound)
+    return [_linear(spread), MaxMin(channel_dim=-1), _linear(spread.T)]
 
 
-def _maxmin_by_abs(layer: nn.Module, width: int, bound: float) -> Expression:
-    r"""`MaxMin(x) = M |M x + (β, 0)| - (β, β)/√2`, where β bounds the first entry of M x [sec:SameExp].
+def _maxmin_by_abs(layer: nn.Module, width: int, bound: float) -> Steps:
+    r"""`MaxMin(x) = M |M x + (β, 0)| - (β, β)/√2`, where β = √2 B bounds the norm of a pair [sec:SameExp].
 
-    The paper prints the last offset as (√2 β, 0). That entry is (x₁ + x₂)/√2, so β = √2 B.
+    The paper prints the last offset as (√2 β, 0).
     """
     M = _repeat([[1.0, 1.0], [1.0, -1.0]], width // 2)
     shift = M.new_tensor([math.sqrt(2) * bound, 0.0]).repeat(width // 2)
-    return Expression([Affine(M, shift), AbsoluteValue(), Affine(M, torch.full_like(shift, -bound))], bound)
+    return [Affine(M, shift), AbsoluteValue(), Affine(M, torch.full_like(shift, -bound))]
 
 
-def _maxmin_by_householder(layer: nn.Module, width: int, bound: float) -> Expression:
+def _maxmin_by_householder(layer: nn.Module, width: int, bound: float) -> Steps:
     """MaxMin is HH with v = (1, -1)/√2 [sec:SameExp]."""
     householder = Householder(width, channel_dim=-1).double()
     householder.angle.fill_(-math.pi / 4)
-    return Expression([householder], bound)
+    return [householder]
 
 
-def _householder_by_maxmin(layer: nn.Module, width: int, bound: float) -> Expression:
+def _householder_by_maxmin(layer: nn.Module, width: int, bound: float) -> Steps:
     r"""`HH_v(z) = R MaxMin(Rᵀ z)`, R the rotation by π/4 plus the angle of v [sec:SameExp].
 
-    A rotated pair may have entries √2 times as large.
+    A rotated pair may have entries larger than B, but its norm stays below √2 B, which is all that MaxMin needs.
     """
     assert isinstance(layer, Householder)
     angle = layer.angle.double().cpu() + math.pi / 4
     cos, sin = angle.cos(), angle.sin()
     rotations = torch.stack([cos, -sin, sin, cos], dim=-1).reshape(-1, 2, 2)
     R = torch.block_diag(*rotations)
-    return Expression([_linear(R.T), MaxMin(channel_dim=-1), _linear(R)], math.sqrt(2) * bound)
+    return [_linear(R.T), MaxMin(channel_dim=-1), _linear(R)]
 
 
-def _groupsort_by_maxmin(layer: nn.Module, width: int, bound: float) -> Expression:
+def _groupsort_by_maxmin(layer: nn.Module, width: int, bound: float) -> Steps:
     """Sort by rounds of comparators: each round is a MaxMin between matrices that bring the pairs together."""
     assert isinstance(layer, GroupSort)
-    steps: list[Affine | nn.Module] = []
+    steps: Steps = []
     for comparators in sorting_network(layer.size):
         gather, scatter = _comparator_matrices(comparators, layer.size)
         groups = torch.eye(width // layer.size, dtype=torch.float64)
         steps += [_linear(torch.kron(groups, gather)), MaxMin(channel_dim=-1), _linear(torch.kron(groups, scatter))]
-    return Expression(steps, bound)
+    return steps
 
 
 def sorting_network(size: int) -> list[list[tuple[int, int]]]:
@@ -280,7 +275,7 @@ def _comparator_matrices(comparators: list[tuple[int, int]], size: int) -> tuple
     return torch.stack(gather), torch.stack(scatter, dim=1)
 
 
-LINKS: dict[tuple[str, str], Callable[[nn.Module, int, float], Expression]] = {
+LINKS: dict[tuple[str, str], Callable[[nn.Module, int, float], Steps]] = {
     ("relu", "prelu"): _relu_by_prelu,
     ("prelu", "abs"): _prelu_by_abs,
     ("abs", "prelu"): _abs_by_prelu,
@@ -307,9 +302,9 @@ def _repeat(block: list[list[float]], times: int) -> Tensor:
     return torch.kron(torch.eye(times, dtype=torch.float64), torch.tensor(block, dtype=torch.float64) / math.sqrt(2))
 
 
-def _merged(steps: list[Affine | nn.Module]) -> list[Affine | nn.Module]:
+def _merged(steps: Steps) -> Steps:
     """The same steps with neighbouring affine maps multiplied out."""
-    merged: list[Affine | nn.Module] = []
+    merged: Steps = []
     for step in steps:
         if isinstance(step, Affine) and merged and isinstance(first := merged[-1], Affine):
             merged[-1] = Affine(step.weight @ first.weight, step.weight @ first.bias + step.bias)
