@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from lipspline.data.bsd import NoisyImage
 from lipspline.data.randomness import generator, shuffled
+from lipspline.functional.quality import psnr, ssim
 from lipspline.functional.transport import dual_gap
 from lipspline.nn import tv2
 from lipspline.training import distributed
@@ -135,21 +136,23 @@ def denoising(
         return mse_loss(model(noisy.to(device)), clean.to(device))
 
     def score() -> Mapping[str, float]:
-        return {"psnr": mean_psnr(lambda noisy: model(noisy.to(device)).cpu(), validation)}
+        return mean_quality(lambda noisy: model(noisy.to(device)).cpu(), validation)
 
     return Minimize(model, lr, loss, score, tv2_weight)
 
 
 @torch.no_grad()
-def mean_psnr(denoiser: Callable[[Tensor], Tensor], images: Sequence[NoisyImage]) -> float:
-    """Mean PSNR in dB over images, output clipped to [0, 1], data range 1: the profile `paper` [table:performance]."""
-    values = [_psnr(denoiser(image.noisy).clamp(0, 1), image.clean) for image in distributed.shard(images)]
-    total = distributed.total(torch.tensor(values, dtype=torch.float64).sum())
-    return total.item() / len(images)
+def mean_quality(denoiser: Callable[[Tensor], Tensor], images: Sequence[NoisyImage]) -> dict[str, float]:
+    """Mean PSNR in dB and SSIM of a denoiser over images, profile `paper` [table:performance].
 
-
-def _psnr(image: Tensor, reference: Tensor) -> float:
-    return -10 * torch.log10((image.double() - reference.double()).square().mean()).item()
+    Each process takes its share of the images.
+    """
+    sums = torch.zeros(2, dtype=torch.float64)
+    for image in distributed.shard(images):
+        estimate = denoiser(image.noisy)
+        sums += torch.cat([psnr(estimate, image.clean), ssim(estimate, image.clean)])
+    mean = distributed.total(sums) / len(images)
+    return {"psnr": mean[0].item(), "ssim": mean[1].item()}
 
 
 class Sampler(Protocol):
