@@ -1,4 +1,4 @@
-"""The shape of the code: imports point downwards, cited labels exist, public names are documented, imports are quick."""
+"""The shape of the code: imports point downwards, cited labels exist, public names are documented."""
 
 import ast
 import difflib
@@ -113,7 +113,7 @@ def docstrings(path: Path) -> Iterator[str]:
 
 
 def cited(text: str) -> set[str]:
-    """Labels in [brackets]: those with a prefix of the paper, and bare ones that are, or look much like, the paper's."""
+    """Labels in [brackets]: those with a prefix of the paper, and bare ones that are or nearly are the paper's."""
     found = {name.strip() for group in CITATION.findall(text) for name in group.split(",")}
     bare = [label for label in LABELS if ":" not in label]
     return {
