@@ -22,6 +22,7 @@ from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, Lips
 from lipspline.nn.combine import Averaged, Scaled
 from lipspline.nn.fold import fold
 from lipspline.nn.folded_spline import FoldedSpline
+from lipspline.nn.free_knot_spline import FreeKnotSpline
 from lipspline.nn.layers import SampleUnshuffle
 
 
@@ -244,13 +245,26 @@ def _transposed_convolution(layer: nn.ConvTranspose1d | nn.ConvTranspose2d) -> B
 def _spline(layer: FoldedSpline) -> Bound:
     if not bool((layer.scale > 0).all()):
         raise ValueError("The scales of a FoldedSpline must be positive, but some are not.")
+    _check_continuous(layer, "slopes, mean or scale")
+    return float(layer.slopes.abs().max()), "largest slope of the splines"
+
+
+@register_rule(FreeKnotSpline)
+def _free_knot_spline(layer: FreeKnotSpline) -> Bound:
+    if not bool((layer.knots.diff(dim=-1) >= 0).all()):
+        raise ValueError("The knots of a FreeKnotSpline must ascend, but some do not.")
+    _check_continuous(layer, "slopes, knots or intercept")
+    return float(layer.slopes.abs().max()), "largest slope of the splines"
+
+
+def _check_continuous(layer: FoldedSpline | FreeKnotSpline, defined_by: str) -> None:
+    """Check that the intercepts are those that make the splines continuous."""
     derived = copy.deepcopy(layer).refresh().b
     if not torch.allclose(layer.b, derived, rtol=1e-6, atol=1e-6 * float(derived.abs().max())):
         raise ValueError(
-            "The intercepts of a FoldedSpline do not follow from its slopes, so it may jump. "
-            "Call refresh() after changing its slopes, mean or scale."
+            f"The intercepts of a {type(layer).__name__} do not follow from its slopes, so it may jump. "
+            f"Call refresh() after changing its {defined_by}."
         )
-    return float(layer.slopes.abs().max()), "largest slope of the splines"
 
 
 @register_rule(AbsoluteValue, GroupSort, MaxMin, Householder)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from lipspline.certify import certify
 from lipspline.functional.knots import lipschitz, tv2
 from lipspline.functional.spline import integrate
 from lipspline.nn.fold import fold
@@ -136,6 +137,27 @@ def test_many_inputs_give_the_spline_back():
     torch.testing.assert_close(free_knots(sparse).knots, free_knots(layer).knots, rtol=0, atol=1e-8)
     torch.testing.assert_close(free_knots(sparse).slopes, free_knots(layer).slopes, rtol=0, atol=1e-8)
     assert report.overall == Regions(6.0, 6.0)
+
+
+def test_sparsified_splines_are_certified_by_their_largest_slope():
+    model = wild_spline(6, regions=20, radius=0.5)
+    sparse, _ = sparsify(model, torch.randn(50, 6))
+    upper = certify(sparse, steps=0).upper
+    assert upper == sparse.slopes.abs().max().item()
+    assert upper <= certify(model, steps=0).upper
+    x = torch.linspace(-3, 3, 20001, dtype=torch.float64)[:, None].expand(-1, 6)
+    steepest = (sparse.double()(x).diff(dim=0) / x.diff(dim=0)).abs().max().item()
+    assert steepest == pytest.approx(upper, rel=1e-6)
+
+
+def test_a_sparse_spline_that_jumps_is_not_certified():
+    sparse, _ = sparsify(wild_spline(2), torch.randn(50, 2))
+    sparse.knots[0] = sparse.knots[0].flip(-1)
+    with pytest.raises(ValueError, match="knots of a FreeKnotSpline must ascend"):
+        certify(sparse)
+    sparse.knots[0] = sparse.knots[0].flip(-1) + 1.0
+    with pytest.raises(ValueError, match=r"it may jump. Call refresh\(\)"):
+        certify(sparse)
 
 
 def test_tv2_does_not_grow():

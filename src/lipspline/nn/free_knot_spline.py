@@ -70,6 +70,10 @@ class FreeKnotSpline(nn.Module):
         self.b = intercepts(FreeKnots(*(part.double() for part in self.splines()))).to(self.slopes)
         return self
 
+    def _apply(self, fn, recurse=True):
+        """Change dtype or device, and derive the intercepts again: cast, they would make the splines jump."""
+        return super()._apply(fn, recurse).refresh()
+
     def forward(self, x: Tensor) -> Tensor:
         _checks.floating("FreeKnotSpline", x)
         _checks.channels("FreeKnotSpline", x, self.channels, self.channel_dim)

@@ -158,7 +158,7 @@ def _interpolating(layer: Spline, seen: list[Tensor]) -> FreeKnotSpline:
     sparse = [_sparsest(FreeKnots(*(part[row] for part in splines)), points[row]) for row in range(rows)]
     shared = layer.channels if layer.shared else None
     dtype = layer.log_scale.dtype if isinstance(layer, LinearSpline) else layer.slopes.dtype
-    return FreeKnotSpline.from_splines(sparse, channels=shared, channel_dim=layer.channel_dim).to(dtype).refresh()
+    return FreeKnotSpline.from_splines(sparse, channels=shared, channel_dim=layer.channel_dim).to(dtype)
 
 
 def _sparsest(spline: FreeKnots, points: Tensor) -> FreeKnots:
