@@ -68,6 +68,14 @@ CASES: dict[str, Callable[[], LinearOperator]] = {
     "product, three": lambda: 2.0 * Matrix(random(3, 5)) @ (Matrix(random(5, 4)) + Matrix(random(5, 4, seed=1))),
 }
 
+PAPER_SIZES: dict[str, Callable[[], LinearOperator]] = {
+    "mri": lambda: MRI(cartesian_mask(320, 4, 0.08).expand(320, 320)),
+    "mri, odd": lambda: MRI(cartesian_mask(255, 4, 0.08).expand(319, 255)),
+    "multi-coil": lambda: MultiCoilMRI(cartesian_mask(320, 8, 0.04), simulated_maps(15, (320, 320))),
+    "ct": lambda: ParallelBeamCT.paper(512),
+    "ct, odd": lambda: ParallelBeamCT(511, 201, 401),
+}
+
 
 def sample(shape: tuple[int | None, ...], field: str, dtype: torch.dtype, *, seed: int, batch: int = 2) -> Tensor:
     """Random numbers for one side of an operator; an open size is taken as 5."""

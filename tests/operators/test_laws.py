@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from operator_cases import CASES, as_real, data, dense, image, inner, norm
+from operator_cases import CASES, PAPER_SIZES, as_real, data, dense, image, inner, norm
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 
@@ -28,6 +28,16 @@ def test_the_adjoint_has_the_scale_of_the_operator(name, dtype):
     Hx = H.forward(x)
     assert norm(Hx) > 0
     assert abs(norm(Hx) ** 2 - inner(x, H.adjoint(Hx))) <= TOLERANCE[dtype] * norm(Hx) ** 2
+
+
+@pytest.mark.parametrize("name", PAPER_SIZES)
+def test_both_adjoint_tests_hold_in_float32_at_the_sizes_of_the_paper(name):
+    """[sec:exp_pnp]"""
+    H = PAPER_SIZES[name]()
+    x, y = image(H, torch.float32, batch=1), data(H, torch.float32, batch=1)
+    Hx = H.forward(x)
+    assert abs(inner(Hx, y) - inner(x, H.adjoint(y))) <= 1e-6 * norm(Hx) * norm(y)
+    assert abs(norm(Hx) ** 2 - inner(x, H.adjoint(Hx))) <= 1e-6 * norm(Hx) ** 2
 
 
 @every_operator

@@ -37,37 +37,38 @@ def line_spread(y: Tensor, start: Tensor, step: Tensor, length: int) -> Tensor:
 def eager_line_sums(src: Tensor, start: Tensor, step: Tensor, count: int) -> Tensor:
     """`line_sums` in plain torch: for devices without a kernel, and the oracle of the tests."""
     K, L = src.shape[1:3]
-    rows = torch.arange(K, device=src.device).unsqueeze(1)
+    flat = src.flatten(1, 2)
     out = src.new_empty(src.shape[0], len(start), count, LANES)
     for i in range(len(start)):
-        n, f, inside = _neighbours(start[i], step[i], count, L, src.dtype)
-        out[:, i] = ((inside - f) * src[:, rows, n] + f * src[:, rows, n + 1]).sum(dim=1)
+        below, left, right = _neighbours(start[i], step[i], count, L, src.dtype)
+        values = left * flat.index_select(1, below) + right * flat.index_select(1, below + 1)
+        out[:, i] = values.unflatten(1, (K, count)).sum(dim=1)
     return out
 
 
 def eager_line_spread(y: Tensor, start: Tensor, step: Tensor, length: int) -> Tensor:
     """`line_spread` in plain torch."""
     K = start.shape[1]
-    rows = torch.arange(K, device=y.device).unsqueeze(1)
     flat = y.new_zeros(y.shape[0], K * length, LANES)
     for i in range(len(start)):
-        n, f, inside = _neighbours(start[i], step[i], y.shape[2], length, y.dtype)
-        where, value = (rows * length + n).flatten(), y[:, i].unsqueeze(1)
-        flat.index_add_(1, where, ((inside - f) * value).flatten(1, 2))
-        flat.index_add_(1, where + 1, (f * value).flatten(1, 2))
+        below, left, right = _neighbours(start[i], step[i], y.shape[2], length, y.dtype)
+        values = y[:, i].repeat(1, K, 1)
+        flat.index_add_(1, below, left * values)
+        flat.index_add_(1, below + 1, right * values)
     return flat.unflatten(1, (K, length))
 
 
 def _neighbours(
     start: Tensor, step: Tensor, count: int, length: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Entry below each position `(K, J)`, the fraction beyond it and 1 inside `[0, length - 1]`, else 0 `(K, J, 1)`."""
+    """For the positions on line i: the entry below among all K·length `(K·J,)`, its weight and that of the next one."""
     j = torch.arange(count, device=start.device, dtype=start.dtype)
     position = start.unsqueeze(1) + step.unsqueeze(1) * j
     inside = (position >= 0) & (position <= length - 1)
-    n = position.floor().clamp(0, length - 2)
-    f = torch.where(inside, position - n, 0)
-    return n.long(), f.to(dtype).unsqueeze(-1), inside.to(dtype).unsqueeze(-1)
+    below = position.floor().clamp(0, length - 2)
+    right = torch.where(inside, position - below, 0).to(dtype)
+    first = torch.arange(len(start), device=start.device).unsqueeze(1) * length
+    return (first + below.long()).flatten(), (inside.to(dtype) - right).view(-1, 1), right.view(-1, 1)
 
 
 def _evaluate_sums(src: Tensor, start: Tensor, step: Tensor, count: int) -> Tensor:
