@@ -1,6 +1,7 @@
 """The hot operations of the library as torch operators, each with several implementations."""
 
 from lipspline.kernels.choice import active, using
+from lipspline.kernels.pairs import householder, sort_pairs
 from lipspline.kernels.piecewise_affine import piecewise_affine
 
-__all__ = ["active", "piecewise_affine", "using"]
+__all__ = ["active", "householder", "piecewise_affine", "sort_pairs", "using"]

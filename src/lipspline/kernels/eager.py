@@ -30,3 +30,48 @@ def _entries(x: Tensor, scale: Tensor, offset: float, regions: int, channel_dim:
         shape[0] = scale.shape[0]
     region = torch.floor(scale.view(shape) * x + offset).clamp(0, regions - 1).nan_to_num(0).long()
     return region + regions * torch.arange(scale.numel(), device=x.device).view(shape)
+
+
+def swap_pairs(g: Tensor, x: Tensor, descending: bool, channel_dim: int) -> Tensor:
+    """`g` with the members of each pair of channels exchanged where those of `x` are out of order."""
+    first, second = split_pairs(x, channel_dim).split(1, dim=channel_dim + 1)
+    swap = first < second if descending else first > second
+    pairs = split_pairs(g, channel_dim)
+    return join_pairs(torch.where(swap, pairs.flip(channel_dim + 1), pairs), channel_dim)
+
+
+def householder(x: Tensor, v: Tensor, channel_dim: int) -> Tensor:
+    """`x - 2 min(vᵀx, 0) v` for each pair of channels."""
+    pairs, v = split_pairs(x, channel_dim), align_pairs(v, x.ndim, channel_dim)
+    t = (v * pairs).sum(channel_dim + 1, keepdim=True)
+    return join_pairs(pairs - torch.where(t > 0, 0, 2 * t) * v, channel_dim)
+
+
+def householder_backward(g: Tensor, x: Tensor, v: Tensor, channel_dim: int) -> tuple[Tensor, Tensor]:
+    """Gradients of x and v."""
+    g, x, v = split_pairs(g, channel_dim), split_pairs(x, channel_dim), align_pairs(v, x.ndim, channel_dim)
+    t, h = ((v * pairs).sum(channel_dim + 1, keepdim=True) for pairs in (x, g))
+    gx = g - torch.where(t > 0, 0, 2 * h) * v
+    gv = torch.where(t > 0, 0, -2 * (h * x + t * g))
+    return join_pairs(gx, channel_dim), sum_to_pairs(gv, channel_dim)
+
+
+def split_pairs(x: Tensor, channel_dim: int) -> Tensor:
+    """The channels as (pairs, members): one dimension more."""
+    return x.reshape(*x.shape[:channel_dim], x.shape[channel_dim] // 2, 2, *x.shape[channel_dim + 1 :])
+
+
+def join_pairs(x: Tensor, channel_dim: int) -> Tensor:
+    """The opposite of `split_pairs`."""
+    return x.reshape(*x.shape[:channel_dim], 2 * x.shape[channel_dim], *x.shape[channel_dim + 2 :])
+
+
+def align_pairs(v: Tensor, ndim: int, channel_dim: int) -> Tensor:
+    """`v (C/2, 2)` shaped to multiply what `split_pairs` makes of a tensor with `ndim` dimensions."""
+    return v.view(*v.shape, *[1] * (ndim - channel_dim - 1))
+
+
+def sum_to_pairs(z: Tensor, channel_dim: int) -> Tensor:
+    """Sum over all dimensions but the pairs and their members: `(C/2, 2)`."""
+    others = [dim for dim in range(z.ndim) if dim not in (channel_dim, channel_dim + 1)]
+    return z.sum(others) if others else z

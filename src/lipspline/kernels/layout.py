@@ -1,4 +1,4 @@
-"""How a tensor lies in memory, seen as (groups, outer, channels, inner)."""
+"""How kernels see tensors: memory as (groups, outer, channels, inner), numbers as float32 or float64."""
 
 from math import prod
 
@@ -40,8 +40,17 @@ def densely(x: Tensor, channel_dim: int, *, grouped: bool = False) -> tuple[Tens
 
 
 def like(g: Tensor, x: Tensor) -> Tensor:
-    """`g` in the memory layout of `x`, copied only if it has another."""
-    return g if g.stride() == x.stride() else torch.empty_like(x).copy_(g)
+    """`g` in the memory layout of `x` (of a copy without gaps, if x has some), copied only if it has another."""
+    if g.stride() == x.stride() or (g.is_contiguous() and x.is_contiguous()):
+        return g
+    dense = torch.empty_like(x, dtype=g.dtype)
+    return g if g.stride() == dense.stride() else dense.copy_(g)
+
+
+def working_dtype(x: Tensor, *others: Tensor) -> torch.dtype | None:
+    """The dtype to compute in: float64 if `x` has it, else float32. None if all tensors have it already."""
+    dtype = x.dtype if x.dtype == torch.float64 else torch.float32
+    return None if x.dtype == dtype and all(t.dtype == dtype for t in others) else dtype
 
 
 def _inner_size(x: Tensor, channel_dim: int) -> int | None:

@@ -86,3 +86,8 @@ class Operator:
             return self._apply(*arguments)
         with enable_single_level_autograd_function():
             return self._apply(*arguments)
+
+
+def in_front(t: Tensor, dim: int | None, size: int) -> Tensor:
+    """`t` with its batch dimension in front, made by repetition if it has none: for the rules of vmap."""
+    return t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)

@@ -9,71 +9,13 @@
 
 #include <stdlib.h>
 
-#include "instruction_set.h"
-
 #define NARROW 16         /* below this inner size, channels are neighbours enough to be handled as columns */
 #define ITEMS 32          /* about how many items to make, so that threads finish together */
 #define GRAIN 32768       /* elements below which a second thread costs more than it brings */
 #define CACHE (128 * 1024) /* bytes of tables and sums that a column item should not exceed */
 
-#define TARGET
-#define REAL float
-#define SINGLE 1
-#define NAME(f) f##_f32_baseline
-#include "piecewise_affine_body.h"
-#undef REAL
-#undef SINGLE
-#undef NAME
-#define REAL double
-#define SINGLE 0
-#define NAME(f) f##_f64_baseline
-#include "piecewise_affine_body.h"
-#undef REAL
-#undef SINGLE
-#undef NAME
-#undef TARGET
-
-#if X86
-#define TARGET TARGET_AVX2
-#define REAL float
-#define SINGLE 1
-#define NAME(f) f##_f32_avx2
-#include "piecewise_affine_body.h"
-#undef REAL
-#undef SINGLE
-#undef NAME
-#define REAL double
-#define SINGLE 0
-#define NAME(f) f##_f64_avx2
-#include "piecewise_affine_body.h"
-#undef REAL
-#undef SINGLE
-#undef NAME
-#undef TARGET
-
-#define TARGET TARGET_AVX512
-#define REAL float
-#define SINGLE 1
-#define NAME(f) f##_f32_avx512
-#include "piecewise_affine_body.h"
-#undef REAL
-#undef SINGLE
-#undef NAME
-#define REAL double
-#define SINGLE 0
-#define NAME(f) f##_f64_avx512
-#include "piecewise_affine_body.h"
-#undef REAL
-#undef SINGLE
-#undef NAME
-#undef TARGET
-
-static const loops_t *const LOOPS[][2] = {{&loops_f32_baseline, &loops_f64_baseline},
-                                          {&loops_f32_avx2, &loops_f64_avx2},
-                                          {&loops_f32_avx512, &loops_f64_avx512}};
-#else
-static const loops_t *const LOOPS[][2] = {{&loops_f32_baseline, &loops_f64_baseline}};
-#endif
+#define BODY "piecewise_affine_body.h"
+#include "instances.h"
 
 enum kind { ROWS, COLUMNS, DIRECT };
 

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from lipspline.kernels import eager, native
 from lipspline.kernels.choice import implementation
-from lipspline.kernels.layout import Sizes, densely, like
-from lipspline.kernels.operator import Operator
+from lipspline.kernels.layout import Sizes, densely, like, working_dtype
+from lipspline.kernels.operator import Operator, in_front
 
 
 def piecewise_affine(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int = 1) -> Tensor:
@@ -57,12 +57,6 @@ def _check(x: Tensor, s: Tensor, scale: Tensor, channel_dim: int) -> None:
         )
 
 
-def _working_dtype(x: Tensor, *tables: Tensor) -> torch.dtype | None:
-    """The dtype to compute in, None if all tensors have it already."""
-    dtype = x.dtype if x.dtype == torch.float64 else torch.float32
-    return None if x.dtype == dtype and all(t.dtype == dtype for t in tables) else dtype
-
-
 def _arrange(x: Tensor, s: Tensor, channel_dim: int) -> tuple[Tensor, Sizes]:
     """`x` without gaps, and its sizes (groups, outer, channels, inner) as the tables see them."""
     grouped = s.ndim == 3
@@ -73,13 +67,13 @@ def _arrange(x: Tensor, s: Tensor, channel_dim: int) -> tuple[Tensor, Sizes]:
 
 
 def _evaluate(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int) -> Tensor:
-    if dtype := _working_dtype(x, b, s, scale):
+    if dtype := working_dtype(x, b, s, scale):
         return _evaluate(x.to(dtype), b.to(dtype), s.to(dtype), scale.to(dtype), offset, channel_dim).to(x.dtype)
     _check(x, s, scale, channel_dim)
     if b.shape != s.shape:
         raise ValueError(f"Intercepts and slopes must have one shape, but got {tuple(b.shape)} and {tuple(s.shape)}.")
     if implementation(x) == "eager":
-        return eager.piecewise_affine(x, b, s, scale, offset, channel_dim)
+        return like(eager.piecewise_affine(x, b, s, scale, offset, channel_dim), _arrange(x, s, channel_dim)[0])
     x, sizes = _arrange(x, s, channel_dim)
     b, s, scale = b.contiguous(), s.contiguous(), scale.contiguous()
     y = torch.empty_like(x)
@@ -95,7 +89,7 @@ def _evaluate(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, cha
 def _evaluate_backward(
     g: Tensor, x: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if dtype := _working_dtype(x, g, s, scale):
+    if dtype := working_dtype(x, g, s, scale):
         in_dtype = (t.to(dtype) for t in (g, x, s, scale))
         gx, gb, gs = _evaluate_backward(*in_dtype, offset, channel_dim)
         return gx.to(x.dtype), gb.to(s.dtype), gs.to(s.dtype)
@@ -103,7 +97,8 @@ def _evaluate_backward(
     if g.shape != x.shape:
         raise ValueError(f"The gradient must have the shape of x, {tuple(x.shape)}, but has {tuple(g.shape)}.")
     if implementation(x) == "eager":
-        return eager.piecewise_affine_backward(g, x, s, scale, offset, channel_dim)
+        gx, gb, gs = eager.piecewise_affine_backward(g, x, s, scale, offset, channel_dim)
+        return like(gx, _arrange(x, s, channel_dim)[0]), gb, gs
     x, sizes = _arrange(x, s, channel_dim)
     g, s, scale = like(g, x), s.contiguous(), scale.contiguous()
     gx = torch.empty_like(x)
@@ -133,16 +128,11 @@ def _fake_backward(g, x, s, scale, offset, channel_dim):
     return _fake_like(x, s), tables, torch.empty_like(tables)
 
 
-def _first(t: Tensor, dim: int | None, size: int) -> Tensor:
-    """`t` with its batch dimension in front, made by repetition if it has none."""
-    return t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)
-
-
 def _batched(info, in_dims, x, b, s, scale, offset, channel_dim):
     if in_dims[1:4] == (None, None, None):  # more elements for the same tables
         at = s.ndim - 2
         return _forward(x.movedim(in_dims[0], at), b, s, scale, offset, channel_dim + 1), at
-    x, b, s, scale = (_first(t, d, info.batch_size) for t, d in zip((x, b, s, scale), in_dims[:4], strict=True))
+    x, b, s, scale = (in_front(t, d, info.batch_size) for t, d in zip((x, b, s, scale), in_dims[:4], strict=True))
     if scale.ndim == 2:
         return _forward(x, b, s, scale, offset, channel_dim + 1), 0
     y = _forward(*(t.flatten(0, 1) for t in (x, b, s, scale)), offset, channel_dim)
@@ -150,7 +140,7 @@ def _batched(info, in_dims, x, b, s, scale, offset, channel_dim):
 
 
 def _batched_backward(info, in_dims, g, x, s, scale, offset, channel_dim):
-    g, x, s, scale = (_first(t, d, info.batch_size) for t, d in zip((g, x, s, scale), in_dims[:4], strict=True))
+    g, x, s, scale = (in_front(t, d, info.batch_size) for t, d in zip((g, x, s, scale), in_dims[:4], strict=True))
     if scale.ndim == 2:
         return _backward(g, x, s, scale, offset, channel_dim + 1), (0, 0, 0)
     results = _backward(*(t.flatten(0, 1) for t in (g, x, s, scale)), offset, channel_dim)
