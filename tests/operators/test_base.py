@@ -5,7 +5,7 @@ import torch
 from operator_cases import CASES, dense, image, random
 
 from lipspline.operators import MRI, Blur, Identity, Inpainting, Matrix, MultiCoilMRI, cartesian_mask, simulated_maps
-from lipspline.operators.base import rayleigh_lower_bound
+from lipspline.operators.base import _device, rayleigh_lower_bound
 
 
 def test_algebra_of_operators_is_the_algebra_of_matrices():
@@ -75,6 +75,8 @@ def test_moving_a_composite_operator_moves_its_parts():
     assert H.inner._start.device.type == "meta"
     assert H.outer.mask.device.type == "meta"
     assert CASES["scaled"]().to("meta").operator.kernel.device.type == "meta"
+    assert _device(H) == torch.device("meta")
+    assert _device(Identity((3,))) is None
 
 
 def test_real_operators_take_complex_images_part_by_part():

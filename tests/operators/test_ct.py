@@ -147,7 +147,7 @@ def test_lanes_and_their_transpose():
     torch.testing.assert_close(from_lanes(to_lanes(x)), 4 * x)
 
 
-@pytest.mark.parametrize("geometry", [(8, 12, 11, None), (9, 5, 13, 0.8), (16, 40, 12, None)])
+@pytest.mark.parametrize("geometry", [(8, 12, 11, None), (9, 5, 13, 0.8), (16, 40, 12, None), (8, 1, 12, None)])
 def test_the_bounds_on_the_norm_are_within_a_thousandth(geometry):
     H = ParallelBeamCT(*geometry)
     largest = float(torch.linalg.svdvals(dense(H.forward, image(H)))[0])

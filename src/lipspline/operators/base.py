@@ -182,8 +182,7 @@ def rayleigh_lower_bound(operator: LinearOperator, *, max_steps: int = 100, tol:
 
     An open size is taken as 1: images that are constant along it show the same ratio at every size.
     """
-    device = next((v.device for v in vars(operator).values() if isinstance(v, Tensor)), None)
-    x = operator.domain.sample(seed, device=device)
+    x = operator.domain.sample(seed, device=_device(operator))
     best, previous = 0.0, -1.0
     for _ in range(max_steps):
         if best <= previous * (1 + tol):
@@ -192,6 +191,15 @@ def rayleigh_lower_bound(operator: LinearOperator, *, max_steps: int = 100, tol:
         previous, best = best, max(best, float((_norms(y) / _norms(x)).nan_to_num(0).max()))
         x = operator.adjoint(y / _norms(y).max().clamp_min(torch.finfo(torch.float64).tiny))
     return best * (1 - 1e-9)
+
+
+def _device(operator: LinearOperator) -> torch.device | None:
+    """Where the operator, or one of its parts, holds its tensors; None if it holds none."""
+    parts = vars(operator).values()
+    devices = (
+        v.device if isinstance(v, Tensor) else _device(v) for v in parts if isinstance(v, Tensor | LinearOperator)
+    )
+    return next((device for device in devices if device is not None), None)
 
 
 def _norms(x: Tensor) -> Tensor:
