@@ -50,9 +50,9 @@ def householder(x: Tensor, v: Tensor, channel_dim: int) -> Tensor:
 def householder_backward(g: Tensor, x: Tensor, v: Tensor, channel_dim: int) -> tuple[Tensor, Tensor]:
     """Gradients of x and v."""
     g, x, v = split_pairs(g, channel_dim), split_pairs(x, channel_dim), align_pairs(v, x.ndim, channel_dim)
-    t, h = ((v * pairs).sum(channel_dim + 1, keepdim=True) for pairs in (x, g))
-    gx = g - torch.where(t > 0, 0, 2 * h) * v
-    gv = torch.where(t > 0, 0, -2 * (h * x + t * g))
+    t, h = (2 * (v * pairs).sum(channel_dim + 1, keepdim=True) for pairs in (x, g))
+    t, h = (torch.where(t > 0, 0, value) for value in (t, h))
+    gx, gv = g - h * v, -(h * x + t * g)
     return join_pairs(gx, channel_dim), sum_to_pairs(gv, channel_dim)
 
 

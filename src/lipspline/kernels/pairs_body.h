@@ -74,7 +74,7 @@ TARGET static void NAME(reflect)(const void *data, int64_t item, void *scratch) 
     }
 }
 
-/* gx = g - 2 (v . g) v where x was reflected, else g; there, sums += -2 ((v . g) x + (v . x) g). Pair k of the stretch
+/* gx = g - 2 h v and sums += -2 (h x + t g), where t = min(v . x, 0) and h = v . g where x was reflected, else 0. Pair k of the stretch
  * adds to the sums number k. */
 TARGET INLINE void NAME(reflect_backward_stretch)(const REAL *restrict g, const REAL *restrict x,
                                                   const REAL *restrict v, const int64_t turn, int64_t n,
@@ -83,12 +83,11 @@ TARGET INLINE void NAME(reflect_backward_stretch)(const REAL *restrict g, const 
     for (int64_t k = 0; k < n; k++) {
         const int64_t a = k * step, b = a + partner;
         const REAL v1 = v[k * turn], v2 = v[k * turn + 1], x1 = x[a], x2 = x[b], g1 = g[a], g2 = g[b];
-        const REAL t = v1 * x1 + v2 * x2, h = v1 * g1 + v2 * g2;
-        const REAL outside = t > 0 ? 0 : 2 * h;
-        gx[a] = g1 - outside * v1;
-        gx[b] = g2 - outside * v2;
-        sums1[k] -= t > 0 ? 0 : 2 * (h * x1 + t * g1);
-        sums2[k] -= t > 0 ? 0 : 2 * (h * x2 + t * g2);
+        const REAL dot = v1 * x1 + v2 * x2, t = dot > 0 ? 0 : 2 * dot, h = dot > 0 ? 0 : 2 * (v1 * g1 + v2 * g2);
+        gx[a] = g1 - h * v1;
+        gx[b] = g2 - h * v2;
+        sums1[k] -= h * x1 + t * g1;
+        sums2[k] -= h * x2 + t * g2;
     }
 }
 
