@@ -4,15 +4,17 @@ The absolute value is `torch.abs` and ReLU is `torch.relu`; the others are here.
 `channel_dim`. Pairs are neighbouring channels (2j, 2j+1), groups are consecutive channels.
 """
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from lipspline import kernels
 
 
 def prelu(x: Tensor, a: Tensor, channel_dim: int = 1) -> Tensor:
     r"""Parametric ReLU `max(a x, x)` with one slope `a` in [-1, 1] per channel [lipschitz_activation_section].
 
     Example:
+        >>> import torch
         >>> prelu(torch.tensor([[-2.0, -2.0, -2.0]]), torch.tensor([-1.0, 0.0, 1.0]))
         tensor([[ 2., -0., -2.]])
     """
@@ -23,11 +25,12 @@ def group_sort(x: Tensor, size: int, channel_dim: int = 1) -> Tensor:
     r"""Sort each group of `size` consecutive channels in ascending order [lipschitz_activation_section].
 
     Example:
+        >>> import torch
         >>> group_sort(torch.tensor([[3.0, 1.0, 2.0, 0.0, -1.0, -2.0]]), size=3)
         tensor([[ 1.,  2.,  3., -2., -1.,  0.]])
     """
     if size == 2:
-        return sort_pairs(x, channel_dim, descending=False)
+        return kernels.sort_pairs(x, channel_dim)
     groups = x.unflatten(channel_dim, (-1, size))
     return groups.sort(dim=_after(channel_dim)).values.flatten(*_group_dims(channel_dim))
 
@@ -38,10 +41,11 @@ def max_min(x: Tensor, channel_dim: int = 1) -> Tensor:
     It is `group_sort` of size 2 with the pair turned round.
 
     Example:
+        >>> import torch
         >>> max_min(torch.tensor([[1.0, 2.0, 4.0, 3.0]]))
         tensor([[2., 1., 4., 3.]])
     """
-    return sort_pairs(x, channel_dim, descending=True)
+    return kernels.sort_pairs(x, channel_dim, descending=True)
 
 
 def householder(x: Tensor, v: Tensor, channel_dim: int = 1) -> Tensor:
@@ -55,35 +59,13 @@ def householder(x: Tensor, v: Tensor, channel_dim: int = 1) -> Tensor:
         channel_dim: the dimension of x that holds the channels.
 
     Example:
+        >>> import torch
         >>> v = torch.tensor([[1.0, 0.0]])
         >>> householder(torch.tensor([[-2.0, -3.0], [2.0, -3.0]]), v)
         tensor([[ 2., -3.],
                 [ 2., -3.]])
     """
-    first, second = _pairs(x, channel_dim)
-    shape = [1] * first.ndim
-    shape[channel_dim] = -1
-    v1, v2 = (component.view(shape) for component in v.to(x.dtype).unbind(-1))
-    outside = 2 * (v1 * first + v2 * second).clamp(max=0)
-    return _from_pairs(first - outside * v1, second - outside * v2, channel_dim)
-
-
-def sort_pairs(x: Tensor, channel_dim: int, *, descending: bool) -> Tensor:
-    """Sort each pair of channels; a tie is left alone, so that the Jacobian is a permutation everywhere."""
-    first, second = _pairs(x, channel_dim)
-    swap = first < second if descending else first > second
-    return _from_pairs(torch.where(swap, second, first), torch.where(swap, first, second), channel_dim)
-
-
-def _pairs(x: Tensor, channel_dim: int) -> tuple[Tensor, Tensor]:
-    """Even and odd channels."""
-    first, second = x.unflatten(channel_dim, (-1, 2)).unbind(_after(channel_dim))
-    return first, second
-
-
-def _from_pairs(first: Tensor, second: Tensor, channel_dim: int) -> Tensor:
-    """Interleave even and odd channels."""
-    return torch.stack([first, second], dim=_after(channel_dim)).flatten(*_group_dims(channel_dim))
+    return kernels.householder(x, v.to(x.dtype), channel_dim)
 
 
 def _after(channel_dim: int) -> int:

@@ -196,5 +196,8 @@ def to_onnx(model: nn.Module, path: str | os.PathLike[str], input_shape: tuple[i
 def _in_plain_torch() -> dict[Any, Any]:
     """What replaces the library's own operators where only torch's are known."""
     table = torch.export.default_decompositions()
-    table[torch.ops.lipspline.piecewise_affine.default] = eager.piecewise_affine
+    operators = torch.ops.lipspline
+    table[operators.piecewise_affine.default] = eager.piecewise_affine
+    table[operators.swap_pairs.default] = eager.swap_pairs
+    table[operators.householder.default] = eager.householder
     return table
