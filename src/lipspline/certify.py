@@ -245,26 +245,25 @@ def _transposed_convolution(layer: nn.ConvTranspose1d | nn.ConvTranspose2d) -> B
 def _spline(layer: FoldedSpline) -> Bound:
     if not bool((layer.scale > 0).all()):
         raise ValueError("The scales of a FoldedSpline must be positive, but some are not.")
-    _check_continuous(layer, "slopes, mean or scale")
-    return float(layer.slopes.abs().max()), "largest slope of the splines"
+    return _largest_slope(layer, defined_by="slopes, mean or scale")
 
 
 @register_rule(FreeKnotSpline)
 def _free_knot_spline(layer: FreeKnotSpline) -> Bound:
     if not bool((layer.knots.diff(dim=-1) >= 0).all()):
         raise ValueError("The knots of a FreeKnotSpline must ascend, but some do not.")
-    _check_continuous(layer, "slopes, knots or intercept")
-    return float(layer.slopes.abs().max()), "largest slope of the splines"
+    return _largest_slope(layer, defined_by="slopes, knots or intercept")
 
 
-def _check_continuous(layer: FoldedSpline | FreeKnotSpline, defined_by: str) -> None:
-    """Check that the intercepts are those that make the splines continuous."""
+def _largest_slope(layer: FoldedSpline | FreeKnotSpline, defined_by: str) -> Bound:
+    """The largest slope of splines, whose intercepts must be those that make them continuous."""
     derived = copy.deepcopy(layer).refresh().b
     if not torch.allclose(layer.b, derived, rtol=1e-6, atol=1e-6 * float(derived.abs().max())):
         raise ValueError(
             f"The intercepts of a {type(layer).__name__} do not follow from its slopes, so it may jump. "
             f"Call refresh() after changing its {defined_by}."
         )
+    return float(layer.slopes.abs().max()), "largest slope of the splines"
 
 
 @register_rule(AbsoluteValue, GroupSort, MaxMin, Householder)

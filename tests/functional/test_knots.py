@@ -28,11 +28,6 @@ from lipspline.functional.knots import (
 optimize = pytest.importorskip("scipy.optimize")
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def random_splines(*leading: int, knots: int = 5) -> FreeKnots:
     return FreeKnots(
         torch.randn(*leading, knots, dtype=torch.float64).sort(dim=-1).values,

@@ -9,11 +9,6 @@ from lipspline.functional.quality import psnr, ssim
 metrics = pytest.importorskip("skimage.metrics")
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def pair(*shape: int, dtype=torch.float64, scale: float = 1.0):
     reference = torch.rand(shape, dtype=dtype).cumsum(-1)
     reference = scale * reference / reference.amax()

@@ -22,11 +22,6 @@ LAYERS = {
 every_layer = pytest.mark.parametrize("make", list(LAYERS.values()), ids=list(LAYERS))
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def test_layers_call_their_formulas():
     """[lipschitz_activation_section]"""
     x = torch.randn(4, 8, 3)

@@ -9,11 +9,6 @@ from lipspline.functional.knots import FreeKnots, free_knot_spline
 from lipspline.nn.free_knot_spline import FreeKnotSpline
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def spline(knots: int) -> FreeKnots:
     return FreeKnots(torch.randn(knots).sort().values, torch.rand(knots + 1) * 2 - 1, torch.randn(()))
 

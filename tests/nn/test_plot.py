@@ -1,6 +1,5 @@
 """Pictures of learned activations."""
 
-import subprocess
 import sys
 
 import numpy as np
@@ -15,11 +14,6 @@ from lipspline.nn.plot import plot_activations
 from lipspline.nn.sparsify import sparsify
 
 pytest.importorskip("matplotlib")
-
-
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
 
 
 def model() -> nn.Module:
@@ -73,11 +67,6 @@ def test_at_most_so_many_channels_of_a_layer_are_shown_and_shared_splines_once()
 def test_the_figure_can_be_saved(tmp_path):
     plot_activations(model()).savefig(tmp_path / "activations.png")
     assert (tmp_path / "activations.png").stat().st_size > 1000
-
-
-def test_importing_the_layers_does_not_import_matplotlib():
-    code = "import sys, lipspline.nn; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,6 @@ TARGETS = {"prelu": LipschitzPReLU, "abs": AbsoluteValue, "maxmin": MaxMin, "hou
 every_target = pytest.mark.parametrize("to", list(TARGETS))
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def random_prelu():
     return LipschitzPReLU(12, torch.rand(12) * 2 - 1)
 

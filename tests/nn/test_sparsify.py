@@ -14,11 +14,6 @@ from lipspline.nn.linear_spline import LinearSpline
 from lipspline.nn.sparsify import Regions, free_knots, sparsify
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def wild_spline(channels: int, **options) -> LinearSpline:
     """A spline with a random slope in every region and a scale that is not 1."""
     layer = LinearSpline(channels, **options)
