@@ -30,21 +30,27 @@ def test_the_shift_never_costs_tightness(eigenvalues):
     """[lip_linear_layers]"""
     q = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64))[0]
     gram = (q * torch.tensor(eigenvalues, dtype=torch.float64)) @ q.mT
-    upper = eigenvalue_upper(lambda: [gram[None]], error=0.0, rtol=1e-9)
+    upper = eigenvalue_upper(lambda: [gram[None]], mean=sum(eigenvalues) / 3, error=0.0, rtol=1e-9)
     assert max(eigenvalues) * (1 - 1e-14) <= upper <= max(eigenvalues) * (1 + 1e-8)
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.7, 1.0, 1.3, 100.0])
+def test_a_wrong_mean_costs_tightness_but_not_truth(mean):
+    gram = torch.diag(torch.tensor([1.0, 0.9, 1.1], dtype=torch.float64))[None]
+    assert 1.1 <= eigenvalue_upper(lambda: [gram], mean=mean, error=0.0, rtol=1e-9) <= 1.1 + 1e-7
 
 
 def test_error_and_spread_enter_the_bound():
     gram = torch.tensor([[[2.0]], [[0.0]]], dtype=torch.float64)
-    assert eigenvalue_upper(lambda: [gram], error=0.5, rtol=1e-9) == pytest.approx(2.5, rel=1e-8)
-    assert eigenvalue_upper(lambda: [gram], error=0.0, rtol=1e-9, spread=1.5) == pytest.approx(3.0, rel=1e-8)
+    assert eigenvalue_upper(lambda: [gram], mean=1.0, error=0.5, rtol=1e-9) == pytest.approx(2.5, rel=1e-8)
+    assert eigenvalue_upper(lambda: [gram], mean=1.0, error=0.0, rtol=1e-9, spread=1.5) == pytest.approx(3.0, rel=1e-8)
 
 
 def test_a_family_in_batches_is_one_family():
     grams = torch.randn(10, 4, 4, dtype=torch.float64)
     grams = grams.mT @ grams
-    whole = eigenvalue_upper(lambda: [grams], error=0.0, rtol=1e-9)
-    assert eigenvalue_upper(lambda: grams.split(3), error=0.0, rtol=1e-9) == pytest.approx(whole, rel=1e-8)
+    whole = eigenvalue_upper(lambda: [grams], mean=4.0, error=0.0, rtol=1e-9)
+    assert eigenvalue_upper(lambda: grams.split(3), mean=4.0, error=0.0, rtol=1e-9) == pytest.approx(whole, rel=1e-8)
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-30, 1.0, 1e30, 1e300])

@@ -230,8 +230,9 @@ def spectral_norm_upper(w: Tensor) -> float:
     x = x if x.shape[0] >= x.shape[1] else x.mT
     scale = power_of_two_above(x)
     x = x / scale
-    error = product_error(len(x), is_complex=False)
-    return math.sqrt(eigenvalue_upper(lambda: [(x.mT @ x).unsqueeze(0)], error, rtol=1e-10)) * scale * OUTWARD
+    mean, error = float(x.square().sum()) / max(x.shape[1], 1), product_error(len(x), is_complex=False)
+    square = eigenvalue_upper(lambda: [(x.mT @ x).unsqueeze(0)], mean=mean, error=error, rtol=1e-10)
+    return math.sqrt(square) * scale * OUTWARD
 
 
 @opaque("spectral_norms_upper(Tensor w) -> Tensor", fake=lambda w: w.new_empty(w.shape[:-2], dtype=torch.float64))

@@ -57,12 +57,12 @@ def norm_upper(family: Tensor, rtol: float) -> float:
     history: list[tuple[Tensor, float]] = []
     x, dropped, upper = family, 0.0, torch.zeros(1)
     for _ in range(MOST_SQUARINGS):
-        frobenius = torch.linalg.matrix_norm(x) * (1 + 2 * x[0].numel() * ROUND_OFF) * OUTWARD
+        frobenius = _frobenius(x) * (1 + 2 * x[0].numel() * ROUND_OFF) * OUTWARD
         scale = torch.ldexp(torch.ones_like(frobenius), torch.frexp(frobenius).exponent)
         y = x / scale[:, None, None]
         x = y.mH @ y
         upper = frobenius
-        lower = scale * torch.linalg.matrix_norm(x) / torch.linalg.matrix_norm(y).clamp_min(ROUND_OFF)
+        lower = scale * _frobenius(x) / _frobenius(y).clamp_min(ROUND_OFF)
         for previous, error in reversed(history):
             upper = previous * (upper + error).sqrt() * OUTWARD
             lower = previous * lower.sqrt()
@@ -77,29 +77,37 @@ def norm_upper(family: Tensor, rtol: float) -> float:
     return max(dropped, float(upper.max()))
 
 
-def eigenvalue_upper(grams: Callable[[], Iterable[Tensor]], error: float, rtol: float, spread: float = 1.0) -> float:
+def _frobenius(x: Tensor) -> Tensor:
+    """Frobenius norms of a batch of matrices; that of torch is much slower for complex ones."""
+    return torch.linalg.vector_norm((torch.view_as_real(x) if x.is_complex() else x).flatten(1), dim=1)
+
+
+def eigenvalue_upper(
+    grams: Callable[[], Iterable[Tensor]], *, mean: float, error: float, rtol: float, spread: float = 1.0
+) -> float:
     r"""Bound the largest eigenvalue in a family of Hermitian nonnegative matrices from above [lip_linear_layers].
 
-    For any shift c it is at most :math:`c + \max \|G - c I\|_2`, with equality if c is at most the mean of the
-    extreme eigenvalues. The shift taken is a guess at the least one, or 0: of a nearly orthonormal layer only its
-    defect is then left to bound.
+    For any shift c it is at most :math:`c + \max \|G - c I\|_2`, with equality if c is at most the mean of the extreme
+    eigenvalues. The shift taken is a guess at the least one, or 0: of a nearly orthonormal layer only its defect is
+    then left to bound.
 
     Args:
         grams: gives the family in batches (F, n, n), anew at each call, so that it need not fit into memory at once.
+        mean: about the mean of all eigenvalues; the bound holds for any number, but is good for this one.
         error: bounds the spectral norm of the error in each matrix.
         rtol: relative accuracy aimed at.
         spread: the factor by which :math:`\|G - c I\|` may exceed its largest value in the family, if that samples a
             function.
     """
-
-    def largest(shift: float, rtol: float) -> float:
-        eye = shift * torch.eye(n, dtype=torch.float64, device=device)
-        return max(norm_upper(gram - eye, rtol) for gram in grams()) * OUTWARD
-
-    traces = [gram.diagonal(dim1=-2, dim2=-1).real for gram in grams()]
-    n, device = traces[0].shape[-1], traces[0].device
-    mean = float(torch.cat(traces).mean())
-    deviation = largest(mean, rtol=1.0)
+    deviation = _shifted_norm_upper(grams, mean, rtol=1.0)
     shift = max(mean - deviation, 0.0)
-    excess = largest(shift, rtol if shift == 0 else min(1.0, rtol * mean / max(deviation, rtol * mean)))
+    excess = _shifted_norm_upper(
+        grams, shift, rtol if shift == 0 else min(1.0, rtol * mean / max(deviation, rtol * mean))
+    )
     return (shift + spread * (excess + error)) * OUTWARD
+
+
+def _shifted_norm_upper(grams: Callable[[], Iterable[Tensor]], shift: float, rtol: float) -> float:
+    """Bound all norms of G - shift I. The subtraction rounds the diagonal, by less than the factor OUTWARD covers."""
+    shifted = (gram - shift * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device) for gram in grams())
+    return max(norm_upper(x, rtol) for x in shifted) * OUTWARD

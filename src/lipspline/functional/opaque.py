@@ -23,7 +23,10 @@ def opaque(schema: str, fake: Callable[..., Tensor]) -> Callable[[Callable[..., 
     """
 
     def register(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        name = _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+        name = schema.partition("(")[0]
+        if hasattr(torch.ops.lipspline, name):  # its module is imported once more, as reloading does
+            return getattr(torch.ops.lipspline, name).default
+        _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
         operator = getattr(torch.ops.lipspline, name).default
 
         def batched(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
