@@ -82,7 +82,7 @@ def digit_grids(grids: Mapping[str, Tensor], columns: int = 3) -> Any:
     for ax, (title, digits) in zip(axes, grids.items(), strict=True):
         side = int(len(digits) ** 0.5)
         rows = [torch.cat(list(digits[i * side : (i + 1) * side]), dim=1) for i in range(side)]
-        ax.imshow(torch.cat(rows), cmap="gray", vmin=0, vmax=1)
+        ax.imshow(torch.cat(rows).numpy(), cmap="gray", vmin=0, vmax=1)
         ax.set_title(title, fontsize=10)
         ax.axis("off")
     return figure

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lipspline import _checks
-from lipspline.data import mnist, randomness
+from lipspline.data import randomness
 from lipspline.experiments import figures
 from lipspline.experiments.experiment import Context, Expectation, Experiment, Outcome, Report
 from lipspline.experiments.networks import NetworkSpec
@@ -23,7 +23,7 @@ from lipspline.experiments.potential import (
     spread,
 )
 from lipspline.experiments.tables import Table
-from lipspline.experiments.wgan import sample, trained_generator
+from lipspline.experiments.wgan import digits, sample, trained_generator
 from lipspline.training.tasks import Sampler, dual_estimate
 
 SPLIT = 54_000  # the training set's last 6,000 images validate the potential
@@ -115,12 +115,12 @@ def sampler(images: Tensor, generate: nn.Module, latent: int) -> Sampler:
 
 def run(job: Job, context: Context) -> Outcome:
     """Train a potential on the training images, and estimate the distance on validation and test images."""
-    images = mnist.load("train", context.data).images
+    images = digits("train", context.data).images
     generate, latent = trained_generator(context.sibling(job.gan), job.gan, job.generator)
     draw = sampler(images[: job.images], generate, latent)
     seed = context.seed * 1000 + job.number
     potential = learn(job, job.spec, images[0].numel(), draw, job.training, context, seed)
-    test = mnist.load("test", context.data).images[: job.test_images]
+    test = digits("test", context.data).images[: job.test_images]
     numbers = {"certificate": potential.certificate}
     for name, real in {"validation": images[SPLIT:], "test": test}.items():
         fake = sample(generate, torch.randn(len(real), latent, generator=randomness.generator(seed, name)))

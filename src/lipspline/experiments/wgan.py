@@ -1,5 +1,6 @@
 """Wasserstein GANs for digits: one generator, six activations in the critic, scored by a classifier [sec:WGAN]."""
 
+import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ from lipspline.training.loop import Plan, fit
 from lipspline.training.optim import Player
 from lipspline.training.schedules import cosine
 from lipspline.training.tasks import Pairs, WassersteinGAN, classification
+
+digits = functools.lru_cache(maxsize=2)(mnist.load)
+"""The digits of `mnist.load`, read once a process."""
 
 BETAS = (0.5, 0.999)
 DRAWN = 64
@@ -177,7 +181,7 @@ def run(job: ClassifierJob | Job, context: Context) -> Outcome:
 
 def _run_classifier(job: ClassifierJob, context: Context) -> Outcome:
     model = _seeded(context.seed, digit_classifier)
-    training, test = (mnist.load(part, context.data) for part in ("train", "test"))
+    training, test = (digits(part, context.data) for part in ("train", "test"))
     spec = job.classifier
     pairs = Pairs(training.images[: spec.images], training.labels[: spec.images])
     task = classification(model, pairs, Pairs(*test), batch=spec.batch, lr=spec.lr, seed=context.seed)
@@ -189,7 +193,7 @@ def _run_classifier(job: ClassifierJob, context: Context) -> Outcome:
 
 def _run_gan(job: Job, context: Context) -> Outcome:
     training, options = job.training, job.activation
-    images = mnist.load("train", context.data).images[: training.images]
+    images = digits("train", context.data).images[: training.images]
     generate = _seeded(context.seed, job.generator.build)
     judge = _seeded(
         context.seed,
@@ -215,16 +219,16 @@ def _run_gan(job: Job, context: Context) -> Outcome:
     evidence = fit(task, plan, folder=context.folder, config=to_json(job), observers=[context.observe])
     save_file(generate.state_dict(), context.folder / GENERATOR)
     latent = torch.randn(job.score_samples, job.generator.latent, generator=randomness.generator(context.seed, "score"))
-    digits = sample(generate, latent)
+    fake = sample(generate, latent)
     potential = plain(judge)
     with torch.no_grad():
-        gap = dual_gap(potential(images[: len(digits)]), potential(digits)).item()
+        gap = dual_gap(potential(images[: len(fake)]), potential(fake)).item()
     numbers = {
-        "inception_score": inception_score(_probabilities(context, digits)),
+        "inception_score": inception_score(_probabilities(context, fake)),
         "certificate": certify(potential, steps=0).upper,
         "w1": gap,
     }
-    return Outcome(numbers, evidence.seconds, {"digits": _bytes(digits[:DRAWN])})
+    return Outcome(numbers, evidence.seconds, {"digits": _bytes(fake[:DRAWN])})
 
 
 @torch.no_grad()
@@ -248,11 +252,11 @@ def trained_generator(run: Path, recipe: str, network: str) -> tuple[nn.Module, 
 
 
 @torch.no_grad()
-def _probabilities(context: Context, digits: Tensor) -> Tensor:
+def _probabilities(context: Context, images: Tensor) -> Tensor:
     """What the classifier of this run thinks of images, `(B, 10)`."""
     model = digit_classifier()
     model.load_state_dict(load_file(context.folder.parent / "classifier" / "classifier.safetensors"))
-    return torch.cat([model.eval()(part).softmax(dim=1) for part in digits.split(1000)])
+    return torch.cat([model.eval()(part).softmax(dim=1) for part in images.split(1000)])
 
 
 def _seeded(seed: int, build: Callable[[], nn.Sequential]) -> nn.Sequential:
@@ -262,9 +266,9 @@ def _seeded(seed: int, build: Callable[[], nn.Sequential]) -> nn.Sequential:
         return build()
 
 
-def _bytes(digits: Tensor) -> list[list[int]]:
+def _bytes(images: Tensor) -> list[list[int]]:
     """Images as 8-bit values, a list each."""
-    return (digits.flatten(1) * 255).round().int().tolist()
+    return (images.flatten(1) * 255).round().int().tolist()
 
 
 def report(settings: Settings, outcomes: Mapping[str, Outcome], expect: Expectation) -> Report:
