@@ -1,0 +1,23 @@
+"""The README's program runs, and its table shows the committed numbers."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_the_program_of_the_readme_runs(tmp_path):
+    program = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert program is not None
+    result = subprocess.run([sys.executable, "-c", program[1]], cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "Lipschitz constant <=" in result.stdout
+    assert (tmp_path / "network.safetensors").exists()
+
+
+def test_the_table_of_the_readme_shows_the_committed_benchmark():
+    script = ROOT / "docs" / "readme_table.py"
+    result = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
