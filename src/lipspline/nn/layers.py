@@ -196,8 +196,7 @@ def _constrain_orthogonal(layer: nn.Conv1d | nn.Conv2d, parametrization: Orthogo
     # Registration asks for the factors of the present weight. A single tap has them; those of the start are known.
     layer.weight.copy_(parametrization.lipschitz * bcop_kernel(matrix, torch.eye(*bases.shape[-2:]).expand_as(bases)))
     parametrize.register_parametrization(layer, "weight", parametrization)
-    raw = parametrization.matrix.raw(matrix), parametrization.bases.raw(bases)
-    for i, start in enumerate(raw):
+    for i, start in enumerate(parametrization.raw_factors(matrix, bases)):
         layer.parametrizations.weight.get_parameter(f"original{i}").copy_(start)  # type: ignore[union-attr]
 
 

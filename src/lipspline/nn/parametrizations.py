@@ -139,8 +139,9 @@ class OrthogonalConvolution(Constraint):
     r"""Keep a kernel (c_out, c_in, k[, k]) at `lipschitz` times an orthogonal convolution (BCOP) [lip_linear_layers].
 
     The raw parameters are `original0`, the matrix (c_out, c_in), and `original1`, the bases of the projections,
-    (k-1, axes, n, n // 2) with n = max(c_out, c_in); see `lipspline.functional.convolutions.bcop_kernel`. A weight
-    that is assigned must be a product of such factors; see `bcop_factors` there.
+    (k-1, axes, n, n // 2) with n = max(c_out, c_in), where there are any; see
+    `lipspline.functional.convolutions.bcop_kernel`. A weight that is assigned must be a product of such factors; see
+    `bcop_factors` there.
 
     Args:
         method: see `lipspline.functional.matrices.orthonormalize`.
@@ -151,14 +152,20 @@ class OrthogonalConvolution(Constraint):
         super().__init__(lipschitz)
         self.matrix = Orthonormal(method)
         self.bases = Orthonormal(method)
+        self._shape_of_bases = torch.Size()
 
     def weight(self, *raw: Tensor) -> Tensor:
-        matrix, bases = raw
-        return self.lipschitz * bcop_kernel(self.matrix.weight(matrix), self.bases.weight(bases))
+        matrix, *bases = raw
+        v = self.bases.weight(*bases) if bases else matrix.new_empty(self._shape_of_bases)
+        return self.lipschitz * bcop_kernel(self.matrix.weight(matrix), v)
 
-    def raw(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        matrix, bases = bcop_factors(weight / self.lipschitz)
-        return self.matrix.raw(matrix), self.bases.raw(bases)
+    def raw(self, weight: Tensor) -> tuple[Tensor, ...]:
+        return self.raw_factors(*bcop_factors(weight / self.lipschitz))
+
+    def raw_factors(self, matrix: Tensor, bases: Tensor) -> tuple[Tensor, ...]:
+        """Raw parameters of the factors of a kernel; bases without entries (one tap, one channel) are none."""
+        self._shape_of_bases = bases.shape
+        return (self.matrix.raw(matrix), self.bases.raw(bases)) if bases.numel() else (self.matrix.raw(matrix),)
 
 
 class Spectral(Constraint):
