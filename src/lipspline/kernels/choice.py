@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
 from typing import Literal
 
 import torch
@@ -23,8 +25,13 @@ def implementation(x: Tensor) -> str:
     if forced is not None:
         return forced
     if x.is_cuda:
-        return "triton"
+        return "triton" if _has_triton() else "eager"
     return "c" if native.library is not None and x.is_cpu else "eager"
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
 
 
 @contextmanager

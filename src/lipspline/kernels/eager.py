@@ -15,9 +15,9 @@ def piecewise_affine_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`s_i g`, and per region the sums of `g` and of `g x`."""
     entry = _entries(x, scale, offset, s.shape[-1], channel_dim)
-    sums = torch.zeros(2, s.numel(), dtype=x.dtype, device=x.device)
-    sums.index_add_(1, entry.flatten(), torch.stack([g, g * x]).flatten(1))
-    gb, gs = sums.view(2, *s.shape)
+    gb, gs = (torch.zeros_like(s, memory_format=torch.contiguous_format) for _ in range(2))
+    gb.view(-1).index_add_(0, entry.flatten(), g.flatten())
+    gs.view(-1).index_add_(0, entry.flatten(), (g * x).flatten())
     return s.reshape(-1)[entry] * g, gb, gs
 
 

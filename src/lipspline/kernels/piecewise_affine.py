@@ -1,9 +1,12 @@
 """One multiply-add per element, its slope and intercept picked from a small table by region."""
 
+from importlib import import_module
+from types import ModuleType
+
 import torch
 from torch import Tensor
 
-from lipspline.kernels import eager, native
+from lipspline.kernels import c_kernels, eager
 from lipspline.kernels.choice import implementation
 from lipspline.kernels.layout import Sizes, densely, like, working_dtype
 from lipspline.kernels.operator import Operator, in_front
@@ -66,23 +69,23 @@ def _arrange(x: Tensor, s: Tensor, channel_dim: int) -> tuple[Tensor, Sizes]:
     return x, sizes
 
 
+def _on_dense(name: str) -> ModuleType:
+    """The module with `forward` and `backward` on dense tensors; triton is imported when a GPU first needs it."""
+    return c_kernels if name == "c" else import_module("lipspline.kernels.triton_kernels")
+
+
 def _evaluate(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int) -> Tensor:
     if dtype := working_dtype(x, b, s, scale):
         return _evaluate(x.to(dtype), b.to(dtype), s.to(dtype), scale.to(dtype), offset, channel_dim).to(x.dtype)
     _check(x, s, scale, channel_dim)
     if b.shape != s.shape:
         raise ValueError(f"Intercepts and slopes must have one shape, but got {tuple(b.shape)} and {tuple(s.shape)}.")
-    if implementation(x) == "eager":
-        return like(eager.piecewise_affine(x, b, s, scale, offset, channel_dim), _arrange(x, s, channel_dim)[0])
-    x, sizes = _arrange(x, s, channel_dim)
-    b, s, scale = b.contiguous(), s.contiguous(), scale.contiguous()
-    y = torch.empty_like(x)
+    dense, sizes = _arrange(x, s, channel_dim)
+    if (name := implementation(x)) == "eager":
+        return like(eager.piecewise_affine(x, b, s, scale, offset, channel_dim), dense)
+    y = torch.empty_like(dense)
     if x.numel():
-        native.run(
-            "lipspline_piecewise_affine",
-            8 * x.itemsize, x.data_ptr(), b.data_ptr(), s.data_ptr(), scale.data_ptr(), offset,
-            *sizes, s.shape[-1], y.data_ptr(), native.threads(),
-        )  # fmt: skip
+        _on_dense(name).forward(dense, b.contiguous(), s.contiguous(), scale.contiguous(), offset, sizes, y)
     return y
 
 
@@ -96,21 +99,14 @@ def _evaluate_backward(
     _check(x, s, scale, channel_dim)
     if g.shape != x.shape:
         raise ValueError(f"The gradient must have the shape of x, {tuple(x.shape)}, but has {tuple(g.shape)}.")
-    if implementation(x) == "eager":
+    dense, sizes = _arrange(x, s, channel_dim)
+    if (name := implementation(x)) == "eager":
         gx, gb, gs = eager.piecewise_affine_backward(g, x, s, scale, offset, channel_dim)
-        return like(gx, _arrange(x, s, channel_dim)[0]), gb, gs
-    x, sizes = _arrange(x, s, channel_dim)
-    g, s, scale = like(g, x), s.contiguous(), scale.contiguous()
-    gx = torch.empty_like(x)
+        return like(gx, dense), gb, gs
+    gx = torch.empty_like(dense)
     if not x.numel():
         return gx, torch.zeros_like(s), torch.zeros_like(s)
-    gb, gs = torch.empty_like(s), torch.empty_like(s)
-    native.run(
-        "lipspline_piecewise_affine_backward",
-        8 * x.itemsize, g.data_ptr(), x.data_ptr(), s.data_ptr(), scale.data_ptr(), offset,
-        *sizes, s.shape[-1], gx.data_ptr(), gb.data_ptr(), gs.data_ptr(), native.threads(),
-    )  # fmt: skip
-    return gx, gb, gs
+    return gx, *_on_dense(name).backward(like(g, dense), dense, s.contiguous(), scale.contiguous(), offset, sizes, gx)
 
 
 def _fake_like(x: Tensor, s: Tensor) -> Tensor:
