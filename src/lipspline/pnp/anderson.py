@@ -5,6 +5,9 @@ from torch import Tensor
 
 from lipspline.pnp.norms import inner, norms, pick, scale
 
+# Added to the normal equations of unit columns: well above float64 round-off, well below what steers the weights.
+RIDGE = 1e-10
+
 
 class Anderson:
     r"""Propose `x = T(x_k) - Σ_j γ_j ΔT_j` where `γ` minimises `‖g_k - Σ_j γ_j Δg_j‖`, with `g = T - Id`.
@@ -35,8 +38,8 @@ class Anderson:
     An object of this class remembers one run; take a new one for the next.
     """
 
-    def __init__(self, memory: int = 6, *, decrease: float = 0.999, reach: float = 1e4, ridge: float = 1e-10):
-        self.memory, self.decrease, self.reach, self.ridge = memory, decrease, reach, ridge
+    def __init__(self, memory: int = 6, *, decrease: float = 0.999, reach: float = 1e4):
+        self.memory, self.decrease, self.reach = memory, decrease, reach
         self._calls = 0
 
     def propose(self, point: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,7 +91,7 @@ class Anderson:
         length = self._gram.diagonal(dim1=1, dim2=2).sqrt()
         length = torch.where(length > 0, length, 1.0)
         gram = self._gram / (length[:, :, None] * length[:, None, :])
-        gram.diagonal(dim1=1, dim2=2).add_(self.ridge)
+        gram.diagonal(dim1=1, dim2=2).add_(RIDGE)
         return torch.linalg.solve(gram, self._against(residual) / length) / length
 
     def _against(self, g: Tensor) -> Tensor:

@@ -175,12 +175,15 @@ class _State:
 
     def _record(self, accepted: Tensor, bold: Tensor) -> None:
         residual = torch.where(self.change > 0, self.change / self._size(), 0.0)
-        for row in self.running.nonzero().squeeze(1).tolist():
-            run = self.runs[row]
-            run.residuals.append(float(residual[row]))
-            run.change = float(self.change[row])
-            run.steps += bool(accepted[row])
-            run.accelerated += bool(accepted[row] & bold[row])
+        columns = zip(residual.tolist(), self.change.tolist(), accepted.tolist(), bold.tolist(), strict=True)
+        for run, running, (relative, change, taken, accelerated) in zip(
+            self.runs, self.running.tolist(), columns, strict=True
+        ):
+            if running:
+                run.residuals.append(relative)
+                run.change = change
+                run.steps += taken
+                run.accelerated += taken and accelerated
 
     def _stop(self, which: Tensor, reason: str) -> None:
         for row in (self.running & which).nonzero().squeeze(1).tolist():

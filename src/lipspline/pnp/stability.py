@@ -11,7 +11,7 @@ tend to [eq:EstForward] and [eq:EstCont] as `g → 0`.
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Literal
@@ -22,16 +22,18 @@ from torch import Tensor
 from lipspline import _checks
 from lipspline.operators import LinearOperator
 from lipspline.pnp.fbs import Solution, averaged_map, certified_bound, solve
-from lipspline.pnp.guarantee import Denoiser
+from lipspline.pnp.guarantee import Denoiser, Setting
 from lipspline.pnp.norms import norms, scale
 
-Aim = Literal["data", "image"]
+Kind = Literal["random", "data", "image"]
 Solve = Callable[..., Solution]
 
 # Round-off of a reconstruction, in units of eps ‖x‖; it counts as a part of the residual g.
 ROUND_OFF = 10.0
 # Terms of the series Σ_j (∂T/∂x)ᵀʲ in the gradient of a fixed point: enough for a direction of ascent.
 TERMS = 20
+# Perturbations solved in one batch.
+TOGETHER = 10
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Ratio:
 class Perturbation:
     """One perturbation of the data of one image, and what it did to the reconstruction."""
 
-    kind: Literal["random", "data", "image"]
+    kind: Kind
     """"random", or optimised to move `H x` ("data") or `x` ("image")."""
     image: int
     size: float
@@ -143,18 +145,34 @@ def stability(
     bound = certified_bound(denoiser, guarantee)
     again: Solve = partial(solve, H=H, denoiser=denoiser, bound=bound, accelerate=True, guarantee=guarantee, **options)
     base = again(y)
-    again = partial(again, start=base.value)
-    radius = size * norms(y)
+    pull_back = partial(_pull_back, H=H, denoiser=denoiser, setting=base.certificate.setting)
     generator = torch.Generator().manual_seed(seed)
     found: list[Perturbation] = []
-    for _ in range(perturbations):
-        delta = _random(y, radius, generator)
-        found += _compare(base, again(y + delta), H, delta, "random")
-    for i in range(ascents):
-        aim: Aim = "data" if i % 2 == 0 else "image"
-        delta, moved = _ascend(y, H, denoiser, base, again, _random(y, radius, generator), radius, aim, ascent_steps)
-        found += _compare(base, moved, H, delta, aim)
+    for kind, copies in _portions(perturbations, ascents, TOGETHER if H.domain.batch is None else 1):
+        data, start = _repeat(y, copies), _repeat(base.value, copies)
+        radius = size * norms(data)
+        delta = _random(data, radius, generator)
+        moved = again(data + delta, start=start)
+        for _ in range(ascent_steps if kind != "random" else 0):
+            change = moved.value - start
+            direction = H.adjoint(H.forward(change)) if kind == "data" else change
+            pulled = pull_back(direction, moved.value, data + delta)
+            delta = scale(radius / norms(pulled), pulled)
+            moved = again(data + delta, start=start)
+        found += _compare(base, moved, start, H, delta, kind)
     return Evidence(tuple(found), base)
+
+
+def _portions(perturbations: int, ascents: int, together: int) -> Iterator[tuple[Kind, int]]:
+    """Kinds of perturbations and how many of a kind are solved in one batch."""
+    counts: dict[Kind, int] = {"random": perturbations, "data": (ascents + 1) // 2, "image": ascents // 2}
+    for kind, count in counts.items():
+        for first in range(0, count, together):
+            yield kind, min(together, count - first)
+
+
+def _repeat(x: Tensor, copies: int) -> Tensor:
+    return x.repeat(copies, *[1] * (x.ndim - 1))
 
 
 def _random(like: Tensor, radius: Tensor, generator: torch.Generator) -> Tensor:
@@ -162,40 +180,15 @@ def _random(like: Tensor, radius: Tensor, generator: torch.Generator) -> Tensor:
     return scale(radius / norms(noise), noise)
 
 
-def _ascend(
-    y: Tensor,
-    H: LinearOperator,
-    denoiser: Denoiser,
-    base: Solution,
-    again: Solve,
-    delta: Tensor,
-    radius: Tensor,
-    aim: Aim,
-    steps: int,
-) -> tuple[Tensor, Solution]:
-    """Turn `delta` towards where it moves the reconstruction most, keeping its size.
+def _pull_back(w: Tensor, x: Tensor, y: Tensor, H: LinearOperator, denoiser: Denoiser, setting: Setting) -> Tensor:
+    """Transposed derivative of the fixed point `x` by the data: `(∂T/∂y)ᵀ Σ_j (∂T/∂x)ᵀʲ w`, the series cut short.
 
-    The map from data to image is nearly linear at this scale, so that the normalised gradient is a power iteration.
+    At the scale of a perturbation the map from data to image is nearly linear, so that to repeat this from the change
+    it made, at constant size, is a power iteration towards the worst perturbation.
     """
-    moved = again(y + delta)
-    for _ in range(steps):
-        change = moved.value - base.value
-        direction = H.adjoint(H.forward(change)) if aim == "data" else change
-        pulled = _pull_back(direction, moved.value, y + delta, H, denoiser, base)
-        length = norms(pulled)
-        if not (length > 0).all():
-            break
-        delta = scale(radius / length, pulled)
-        moved = again(y + delta)
-    return delta, moved
-
-
-def _pull_back(w: Tensor, x: Tensor, y: Tensor, H: LinearOperator, denoiser: Denoiser, base: Solution) -> Tensor:
-    """Transposed derivative of the fixed point `x` by the data: `(∂T/∂y)ᵀ Σ_j (∂T/∂x)ᵀʲ w`, the series cut short."""
     x, y = x.detach().requires_grad_(), y.detach().requires_grad_()
     with torch.enable_grad():
-        rows = torch.arange(len(y), device=y.device)
-        image = averaged_map(y, H, denoiser, base.certificate.setting)(x, rows)
+        image = averaged_map(y, H, denoiser, setting)(x, torch.arange(len(y), device=y.device))
     total = w
     for _ in range(TERMS):
         w = torch.autograd.grad(image, x, w, retain_graph=True)[0]
@@ -204,17 +197,19 @@ def _pull_back(w: Tensor, x: Tensor, y: Tensor, H: LinearOperator, denoiser: Den
 
 
 def _compare(
-    base: Solution, moved: Solution, H: LinearOperator, delta: Tensor, kind: Literal["random", "data", "image"]
+    base: Solution, moved: Solution, start: Tensor, H: LinearOperator, delta: Tensor, kind: Kind
 ) -> list[Perturbation]:
-    dx = moved.value - base.value
-    sizes, data, image = norms(delta), norms(H.forward(dx)), norms(dx)
-    noise = ROUND_OFF * torch.finfo(dx.dtype).eps * (norms(base.value) + norms(moved.value))
+    """The ratios for each image of `moved`, a multiple of the batch of `base`, whose values are in `start`."""
+    dx = moved.value - start
+    sizes, data, image = norms(delta).tolist(), norms(H.forward(dx)).tolist(), norms(dx).tolist()
+    noise = ROUND_OFF * torch.finfo(dx.dtype).eps * (norms(start) + norms(moved.value))
     result = []
-    for i, (before, after) in enumerate(zip(base.images, moved.images, strict=True)):
-        d, a, b = float(sizes[i]), float(data[i]), float(image[i])
+    for i, after in enumerate(moved.images):
+        row = i % len(base.images)
+        before = base.images[row]
         residual = before.change + after.change + float(noise[i])
-        ratios = _ratios(base, d, a, b, residual)
-        result.append(Perturbation(kind, i, d, before.converged and after.converged, ratios))
+        ratios = _ratios(base, sizes[i], data[i], image[i], residual)
+        result.append(Perturbation(kind, row, sizes[i], before.converged and after.converged, ratios))
     return result
 
 

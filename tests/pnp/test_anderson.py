@@ -1,0 +1,160 @@
+"""Anderson acceleration: exact on affine maps, safeguarded on all, and the same fixed point with fewer calls."""
+
+from itertools import pairwise
+from statistics import median
+
+import pytest
+import torch
+from certified_denoisers import haar_frame, random_nonexpansive_matrix
+
+from lipspline.operators import MRI, Blur, MultiCoilMRI, ParallelBeamCT, cartesian_mask, simulated_maps
+from lipspline.pnp import fbs
+from lipspline.pnp.anderson import Anderson
+from lipspline.pnp.iterate import iterate
+
+
+def affine(n: int):
+    m = 0.48 * (random_nonexpansive_matrix(n, symmetric=True) + torch.eye(n, dtype=torch.float64))
+    b = torch.randn(n, dtype=torch.float64)
+    return (lambda x, rows: x @ m.mT + b), torch.linalg.solve(torch.eye(n, dtype=torch.float64) - m, b)
+
+
+def test_an_affine_map_of_n_dimensions_is_solved_in_about_n_calls():
+    """With memory n the minimal residual is zero after n differences: that is GMRES."""
+    for n in (1, 2, 3, 5):
+        function, exact = affine(n)
+        value, (run,) = iterate(function, torch.zeros(1, n).double(), tol=1e-8, max_steps=1000, accelerator=Anderson(n))
+        assert torch.allclose(value[0], exact, rtol=1e-6)
+        assert run.calls <= n + 4
+        plain = iterate(function, torch.zeros(1, n).double(), tol=1e-8, max_steps=1000)[1][0]
+        assert plain.calls > 2 * run.calls
+
+
+def test_the_first_proposal_is_the_secant_step():
+    """In one dimension Anderson with memory 1 is the secant method on g = T - Id."""
+    points = []
+
+    def cosine(x, rows):
+        points.append(x.item())
+        return torch.cos(x)
+
+    iterate(cosine, torch.tensor([[0.7]]).double(), tol=1e-12, max_steps=3, accelerator=Anderson(1))
+    g = [torch.cos(torch.tensor(p).double()).item() - p for p in points]
+    assert points[1] == pytest.approx(points[0] + g[0])
+    assert points[2] == pytest.approx(points[1] - g[1] * (points[1] - points[0]) / (g[1] - g[0]), rel=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"memory": 2, "decrease": 0.5}, {"reach": 2.0}])
+def test_residuals_never_increase(options):
+    """Neither by accelerated steps, by the safeguard, nor by plain ones, as the map is nonexpansive."""
+    function, _ = affine(20)
+
+    def run(calls: int):
+        start = torch.zeros(1, 20).double()
+        return iterate(
+            lambda x, rows: function(x.clamp(-0.5, 0.5), rows),
+            start,
+            tol=1e-13,
+            max_steps=calls,
+            accelerator=Anderson(**options),
+        )[1][0]
+
+    runs = [run(calls) for calls in range(1, 30)]
+    assert runs[-1].accelerated > 5
+    assert all(later.change <= earlier.change * (1 + 1e-12) for earlier, later in pairwise(runs))
+
+
+def test_a_proposal_that_does_not_help_is_rejected_and_the_next_steps_are_plain():
+    """A decrease that cannot be reached turns every proposal down; the pauses double, so few calls are wasted."""
+    function, exact = affine(30)
+    start = torch.zeros(1, 30).double()
+    plain = iterate(function, start, tol=1e-4, max_steps=5000)[1][0]
+    value, (run,) = iterate(function, start, tol=1e-4, max_steps=5000, accelerator=Anderson(1, decrease=1e-12))
+    wasted = run.calls - run.steps
+    assert run.accelerated == 0
+    assert run.steps >= plain.steps
+    assert 0 < wasted <= 2 + torch.tensor(float(run.calls)).log2().item()
+    assert (value[0] - exact).norm() <= 1e-2 * exact.norm()
+
+
+def test_no_proposal_goes_further_than_its_reach():
+    """Condition 1 of the theorem: `‖x_{k+1} - T(x_k)‖ <= reach ‖T(x_k) - x_k‖`."""
+    accelerator = Anderson(4, reach=3.0)
+    function, _ = affine(20)
+    point = torch.zeros(1, 20).double()
+    image = function(point, None)
+    seen = 0
+    for _ in range(30):
+        candidate, bold = accelerator.propose(point, image)
+        mapped = function(candidate, None)
+        assert (candidate - image).norm() <= 3.0 * (image - point).norm() * (1 + 1e-12)
+        seen += bool(bold)
+        trial, change = (mapped - candidate).norm()[None], (image - point).norm()[None]
+        accelerator.judge(candidate - point, mapped - image, trial, change, bold)
+        point, image = candidate, mapped
+    assert seen > 0
+
+
+def test_a_batch_is_accelerated_image_by_image():
+    function, _ = affine(10)
+    start = torch.randn(3, 10).double() * torch.tensor([[1.0], [100.0], [0.1]])
+    together, runs = iterate(function, start, tol=1e-9, max_steps=500, accelerator=Anderson())
+    for i in range(3):
+        alone, (run,) = iterate(function, start[i : i + 1], tol=1e-9, max_steps=500, accelerator=Anderson())
+        assert torch.allclose(together[i], alone[0], rtol=1e-6)
+        assert abs(runs[i].calls - run.calls) <= 2
+
+
+def phantom(size: int, seed: int) -> torch.Tensor:
+    """A few overlapping rectangles with smooth shading, in [0, 1]."""
+    generator = torch.Generator().manual_seed(seed)
+    image = 0.2 * torch.outer(torch.linspace(0, 1, size), torch.linspace(1, 0, size))
+    for _ in range(6):
+        top, left, height, width = torch.randint(0, size // 2, (4,), generator=generator).tolist()
+        image[top : top + height + 4, left : left + width + 4] += 0.3 * torch.rand(1, generator=generator)
+    return (image / image.max())[None, None]
+
+
+def reconstruction_problems(size: int = 32):
+    """Twenty problems: five each of MRI, multi-coil MRI, CT and deblurring."""
+    window = torch.hann_window(7, periodic=False)[1:-1]
+    kernel = torch.outer(window, window) / window.sum() ** 2
+    for seed in range(5):
+        x = phantom(size, seed)
+        mask = cartesian_mask(size, 3, 0.125, seed=seed)
+        for H, noise in (
+            (MRI(mask), 0.01),
+            (MultiCoilMRI(mask, simulated_maps(4, (size, size))), 0.005),
+            (ParallelBeamCT(size, 16 + 2 * seed, 48), 0.2),
+            (Blur(kernel, (1, size, size)), 0.01),
+        ):
+            y = H.forward(x)
+            yield H, y + noise * torch.randn(y.shape, dtype=y.dtype), (0.1, 0.2, 0.3, 0.4, 0.5)[seed]
+
+
+def test_twenty_reconstructions_need_a_quarter_of_the_calls_for_the_same_fixed_point():
+    """At tol 1e-5: the fixed point to 10 tol, four times fewer calls in the median, never more than 1.2 times."""
+    tol, gains = 1e-5, []
+    for H, y, beta in reconstruction_problems():
+        denoiser = haar_frame(0.02, levels=2)
+        plain = fbs(y, H, denoiser, beta, tol=tol, max_steps=5000)
+        fast = fbs(y, H, denoiser, beta, tol=tol, max_steps=5000, accelerate=True)
+        exact = fbs(y, H, denoiser, beta, tol=3e-7, max_steps=300, accelerate=True, start=fast.value)
+        distance = (fast.value - exact.value).norm() / exact.value.norm()
+        assert fast.converged
+        assert fast.certificate.guaranteed
+        assert distance <= 10 * tol, (H, beta, distance)
+        gains.append(plain.denoiser_calls / fast.denoiser_calls)
+    assert median(gains) >= 4
+    assert min(gains) >= 1 / 1.2
+
+
+def test_all_fixed_points_have_the_same_data_where_they_differ():
+    """[eq:EstForward] with y₁ = y₂: for β <= 1/2 another start may give another image, but the same H x."""
+    H = MRI(cartesian_mask(16, 2, 0.25))
+    y = H.forward(phantom(16, 0))
+    flat = haar_frame(0.0, levels=1)
+    one = fbs(y, H, flat, 0.4, tol=1e-6)
+    other = fbs(y, H, flat, 0.4, tol=1e-6, start=torch.rand(1, 1, 16, 16), accelerate=True)
+    assert (one.value - other.value).norm() > 0.1 * one.value.norm()
+    assert (H.forward(one.value) - H.forward(other.value)).norm() <= 1e-4 * y.norm()
