@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lipspline.functional.knots import FreeKnots, free_knot_spline
+from lipspline.models.export import to_onnx
 from lipspline.nn.free_knot_spline import FreeKnotSpline
 
 
@@ -53,6 +54,16 @@ def test_the_layer_exports():
     layer = FreeKnotSpline.from_splines([spline(3), spline(2)])
     x = torch.randn(4, 2)
     assert torch.equal(torch.export.export(layer, (x,)).module()(x), layer(x))
+
+
+def test_the_layer_goes_to_onnx(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    layer = FreeKnotSpline.from_splines([spline(3), spline(0), spline(2)])
+    to_onnx(layer, tmp_path / "layer.onnx", (3,))
+    session = onnxruntime.InferenceSession(tmp_path / "layer.onnx")
+    x = torch.cat([torch.randn(50, 3), layer.knots.T])
+    (got,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(got), layer(x))
 
 
 @pytest.mark.parametrize(

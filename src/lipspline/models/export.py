@@ -200,4 +200,10 @@ def _in_plain_torch() -> dict[Any, Any]:
     table[operators.piecewise_affine.default] = eager.piecewise_affine
     table[operators.swap_pairs.default] = eager.swap_pairs
     table[operators.householder.default] = eager.householder
+    table[torch.ops.aten.searchsorted.Tensor] = _count_knots
     return table
+
+
+def _count_knots(knots: Tensor, x: Tensor, **_: Any) -> Tensor:
+    """`torch.searchsorted` from the right, which ONNX lacks, by comparing with every knot of a free-knot spline."""
+    return (x.unsqueeze(-1) >= knots.unsqueeze(-2)).sum(dim=-1)
