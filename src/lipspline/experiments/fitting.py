@@ -84,7 +84,7 @@ class Job:
     """All seeds of one network with one constraint, for functions that share a learning rate."""
 
     network: str
-    constraint: str
+    constraint: Literal["orthonormal", "spectral"]
     functions: tuple[str, ...]
     lr: float
     spec: NetworkSpec

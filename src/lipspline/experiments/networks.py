@@ -10,6 +10,7 @@ from lipspline import _checks
 from lipspline.experiments.config import nearest
 from lipspline.models.mlp import mlp
 from lipspline.models.network import Network
+from lipspline.nn.layers import Init
 
 Activation = Literal["relu", "av", "prelu", "gs", "hh", "lls"]
 OPTIONS: dict[str, tuple[str, ...]] = {
@@ -49,7 +50,7 @@ class NetworkSpec:
                 f"tv2_weight regularizes splines, but the activation is {self.activation!r}. Leave it out."
             )
 
-    def build(self, n_in: int, *, constraint: str, init: str, seed: int) -> Network:
+    def build(self, n_in: int, *, constraint: Literal["orthonormal", "spectral"], init: Init, seed: int) -> Network:
         """A network from `n_in` inputs to one output, its random weights given by `seed` alone."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

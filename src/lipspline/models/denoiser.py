@@ -2,13 +2,14 @@
 
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
 from lipspline import _checks
+from lipspline.functional.matrices import Method
 from lipspline.models import network
-from lipspline.nn.layers import conv2d
+from lipspline.nn.layers import Init, conv2d
 
 
 def denoiser(
@@ -18,10 +19,10 @@ def denoiser(
     *,
     kernel: int = 3,
     colors: int = 1,
-    padding_mode: str = "zeros",
-    constraint: str = "orthogonal",
-    method: str | None = None,
-    init: str = "orthogonal",
+    padding_mode: Literal["zeros", "circular"] = "zeros",
+    constraint: Literal["orthogonal", "spectral"] = "orthogonal",
+    method: Method | None = None,
+    init: Init = "orthogonal",
     activation_options: Mapping[str, Any] | None = None,
     folded: bool = False,
 ) -> network.Network:

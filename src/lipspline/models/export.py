@@ -52,7 +52,8 @@ def plain(model: nn.Module) -> nn.Module:
 
 def _shrink(layer: nn.Module, target: float, name: str) -> None:
     """Divide the weight of a layer by its bound until the bound of the rounded weight is at most `target`."""
-    exact, divisor = layer.weight.double(), 1.0
+    weight = layer.get_parameter("weight")
+    exact, divisor = weight.double(), 1.0
     while (bound := layer_bound(layer).upper) > target:
         if bound > target * (1 + ROUNDING):
             raise ValueError(
@@ -60,7 +61,7 @@ def _shrink(layer: nn.Module, target: float, name: str) -> None:
                 f"more than rounding explains, so plain will not hide it."
             )
         divisor *= bound / target * (1 + 1e-9)
-        layer.weight.copy_((exact / divisor).to(layer.weight.dtype))
+        weight.copy_((exact / divisor).to(weight.dtype))
 
 
 def save(model: Network, path: str | os.PathLike[str], provenance: dict[str, Any] | None = None) -> Certificate:

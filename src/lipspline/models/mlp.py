@@ -2,13 +2,14 @@
 
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
 from lipspline import _checks
+from lipspline.functional.matrices import Method
 from lipspline.models import network
-from lipspline.nn.layers import linear
+from lipspline.nn.layers import Init, linear
 
 
 def mlp(
@@ -18,9 +19,9 @@ def mlp(
     width: int = 64,
     depth: int = 4,
     activation: str = "lls",
-    constraint: str = "orthonormal",
-    method: str | None = None,
-    init: str = "orthogonal",
+    constraint: Literal["orthonormal", "spectral"] = "orthonormal",
+    method: Method | None = None,
+    init: Init = "orthogonal",
     activation_options: Mapping[str, Any] | None = None,
     folded: bool = False,
 ) -> network.Network:

@@ -47,9 +47,8 @@ def apply_tiled(model: nn.Module, image: Tensor, tile: int = 256) -> Tensor:
             bottom, right = min(top + tile, height), min(left + tile, width)
             rows, y = _span(top, bottom, height, margin, wraps)
             columns, x = _span(left, right, width, margin, wraps)
-            result = model(image[..., rows, :][..., columns].contiguous())
-            if out is None:
-                out = result.new_empty(*image.shape[:-3], result.shape[-3], height, width)
+            result: Tensor = model(image[..., rows, :][..., columns].contiguous())
+            out = result.new_empty(*result.shape[:-2], height, width) if out is None else out
             out[..., top:bottom, left:right] = result[..., y : y + bottom - top, x : x + right - left]
     assert out is not None
     return out
