@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.utils import parametrize
 
 from lipspline.data.bsd import NoisyImage
 from lipspline.data.randomness import generator, shuffled
@@ -180,12 +181,18 @@ def kantorovich(
 
     def loss(step: int) -> Tensor:
         x1, x2 = sampler(batch, generator(seed, "samples", step))
-        return -dual_gap(model(x1[rows].to(device)), model(x2[rows].to(device)))
+        return -_potential_gap(model, x1[rows].to(device), x2[rows].to(device))
 
     def score() -> Mapping[str, float]:
         return {"w1": dual_estimate(model, *sampler(test_samples, generator(seed, "test samples")))}
 
     return Minimize(model, lr, loss, score, tv2_weight)
+
+
+def _potential_gap(model: nn.Module, x1: Tensor, x2: Tensor) -> Tensor:
+    """The dual estimate of a batch; constrained weights cost more than a pass and are computed once."""
+    with parametrize.cached():
+        return dual_gap(model(x1), model(x2))
 
 
 @torch.no_grad()
@@ -228,7 +235,7 @@ class WassersteinGAN:
         for update in range(step * self.critic_steps, (step + 1) * self.critic_steps):
             with torch.no_grad():
                 fake = generate(self._latent("critic", update))
-            gap = dual_gap(critic(self._real(update)), critic(fake))
+            gap = _potential_gap(critic, self._real(update), fake)
             yield "critic", regularized(-gap, critic, self.tv2_weight)
         yield "generator", -critic(generate(self._latent("generator", step))).mean()
 
