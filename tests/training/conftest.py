@@ -9,5 +9,5 @@ import pytest
 def processes():
     """Processes that start in milliseconds, from a server that has imported torch already."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["training.killable", "training.parallel_run"])
+    context.set_forkserver_preload(["lipspline.training.tasks"])
     return context
