@@ -3,8 +3,8 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations
 
+from lipspline.models import mlp
 from lipspline.nn import LinearSpline
 from lipspline.training import Plan, fit, param_groups
 from lipspline.training.ensemble import Ensemble, member_mse, regressions
@@ -14,37 +14,20 @@ from lipspline.training.tasks import Pairs, regression
 SEEDS = (3, 4, 5)
 
 
-def network(seed: int) -> nn.Module:
-    """An orthonormal network with splines, all slopes different: at equal ones the gradient of TV² is round-off."""
+def network(seed: int, constraint: str = "orthonormal") -> nn.Module:
+    """A network with splines, all slopes different: where they are equal, the gradient of TV² is round-off."""
     torch.manual_seed(seed)
-    model = nn.Sequential(
-        parametrizations.orthogonal(nn.Linear(1, 6), orthogonal_map="cayley"),
-        LinearSpline(6, regions=20, radius=0.5, init="relu"),
-        parametrizations.orthogonal(nn.Linear(6, 6), orthogonal_map="cayley"),
-        LinearSpline(6, regions=20, radius=0.5, init="relu"),
-        parametrizations.orthogonal(nn.Linear(6, 1), orthogonal_map="cayley"),
+    model = mlp(
+        1, 1, width=6, depth=3, constraint=constraint, activation_options={"radius": 0.5, "regions": 20}
     ).double()
-    for index in (1, 3):
-        nn.init.normal_(model[index].coefficients, std=0.02)
+    for spline in (module for module in model.modules() if isinstance(module, LinearSpline)):
+        nn.init.normal_(spline.coefficients, std=0.02)
     return model
 
 
-class RunningScale(nn.Module):
-    """Divide by a running maximum: a buffer that changes in the forward pass, as in power iteration."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("largest", torch.ones(()))
-
-    def forward(self, x):
-        if self.training:
-            self.largest.copy_(0.9 * self.largest + 0.1 * x.detach().abs().amax())
-        return x / self.largest
-
-
-def with_buffers(seed: int) -> nn.Module:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(1, 6), RunningScale(), nn.Tanh(), nn.Linear(6, 1)).double()
+def spectral(seed: int) -> nn.Module:
+    """A network with buffers that change in the forward pass, those of power iteration."""
+    return network(seed, "spectral")
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:
@@ -52,7 +35,7 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
     return x, torch.stack([(x[i] * (i + 2)).sin() / (i + 2) for i in range(len(SEEDS))])
 
 
-@pytest.mark.parametrize("make", [network, with_buffers])
+@pytest.mark.parametrize("make", [network, spectral])
 def test_an_ensemble_trains_each_member_as_if_it_were_alone(make):
     x, y = data()
     options = {"batch": 5, "lr": 1e-2, "tv2_weight": 1e-5}

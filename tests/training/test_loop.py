@@ -60,7 +60,7 @@ def check_kills(processes, tmp_path: Path, steps: int, kills: int) -> None:
 
 
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits(processes, tmp_path):
-    check_kills(processes, tmp_path, steps=200, kills=5)
+    check_kills(processes, tmp_path, steps=100, kills=3)
 
 
 @pytest.mark.slow
