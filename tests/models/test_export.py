@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
-from lipspline import certify, plain
+from lipspline import certify, plain, sparsify
 from lipspline.models import Network, denoiser, load, mlp, save, to_onnx
 from lipspline.models.export import checksum
 from lipspline.nn import Averaged, FoldedSpline, LinearSpline
@@ -369,3 +369,11 @@ def test_folded_splines_in_a_file_are_continuous(tmp_path: Path):
     x = torch.linspace(-0.3, 0.3, 60001, dtype=torch.float64)[:, None].expand(-1, 4)
     ratios = (spline.double()(x).diff(dim=0) / x.diff(dim=0)).abs()
     assert float(ratios.max()) <= float(spline.slopes.abs().max()) * (1 + 1e-6)
+
+
+def test_a_network_whose_layers_were_replaced_is_not_written(tmp_path):
+    network = mlp(2, 1, width=4, depth=2)
+    sparse, _ = sparsify(network, inputs=torch.randn(5, 2))
+    with pytest.raises(ValueError, match="no longer fits it: a layer was replaced"):
+        save(sparse, tmp_path / "sparse.safetensors")
+    assert not (tmp_path / "sparse.safetensors").exists()

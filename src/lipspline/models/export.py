@@ -85,6 +85,11 @@ def save(model: Network, path: str | os.PathLike[str], provenance: dict[str, Any
     ordinary = plain(model)
     certificate = certify(ordinary, steps=0)
     tensors = {name: tensor.contiguous() for name, tensor in ordinary.state_dict().items()}
+    if odd := _misfit(_build(model.config), tensors):
+        raise ValueError(
+            f"save writes a network as its configuration builds it, but {odd[0]!r} no longer fits it: a layer was "
+            f"replaced, by sparsify for instance. Export such a network with to_onnx."
+        )
     metadata = {
         "format": FORMAT,
         "config": json.dumps(model.config),
@@ -150,14 +155,20 @@ def _build(config: dict[str, Any]) -> Network:
     return BUILDERS[kind](**options, folded=True).eval().requires_grad_(False)
 
 
-def _fill(model: Network, tensors: dict[str, Tensor], path: str | os.PathLike[str]) -> None:
+def _misfit(model: Network, tensors: dict[str, Tensor]) -> tuple[str, tuple | None, tuple | None] | None:
+    """The first tensor that a network should have with another shape: its name, the shape wanted, the shape given."""
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if wanted != given:
-        odd = sorted(set(wanted.items()) ^ set(given.items()))[0][0]
+    for name in sorted(wanted.keys() | given.keys()):
+        if wanted.get(name) != given.get(name):
+            return name, wanted.get(name), given.get(name)
+    return None
+
+
+def _fill(model: Network, tensors: dict[str, Tensor], path: str | os.PathLike[str]) -> None:
+    if odd := _misfit(model, tensors):
         raise ValueError(
-            f"{path} does not fit its configuration: tensor {odd!r} should have shape {wanted.get(odd)}, "
-            f"but has {given.get(odd)}."
+            f"{path} does not fit its configuration: tensor {odd[0]!r} should have shape {odd[1]}, but has {odd[2]}."
         )
     model.load_state_dict(tensors, assign=True)
     model.requires_grad_(False)
