@@ -40,9 +40,11 @@ def plain(model: nn.Module) -> nn.Module:
         ('Linear', True)
     """
     targets = {
-        name: layer.parametrizations.weight[0].lipschitz  # type: ignore[union-attr]
+        name: constraint.lipschitz
         for name, layer in model.named_modules()
         if parametrize.is_parametrized(layer, "weight")
+        for constraint in layer.parametrizations.weight  # type: ignore[union-attr]
+        if hasattr(constraint, "lipschitz")
     }
     folded = fold(model)
     for name, target in targets.items():
@@ -92,7 +94,7 @@ def save(model: Network, path: str | os.PathLike[str], provenance: dict[str, Any
         )
     metadata = {
         "format": FORMAT,
-        "config": json.dumps(model.config),
+        "config": json.dumps(_without_start(model.config)),
         "certificate": certificate.to_json(),
         "provenance": json.dumps(provenance or {}),
         "sha256": checksum(tensors),
@@ -155,14 +157,25 @@ def _build(config: dict[str, Any]) -> Network:
     return BUILDERS[kind](**options, folded=True).eval().requires_grad_(False)
 
 
-def _misfit(model: Network, tensors: dict[str, Tensor]) -> tuple[str, tuple | None, tuple | None] | None:
+def _without_start(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without what the activations started as, which may be a function and no longer matters."""
+    options = {key: value for key, value in config["activation_options"].items() if key != "init"}
+    return {**config, "activation_options": options}
+
+
+def _misfit(model: Network, tensors: dict[str, Tensor]) -> tuple[str, str | None, str | None] | None:
     """The first tensor that a network should have with another shape: its name, the shape wanted, the shape given."""
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    wanted, given = _shapes(model.state_dict()), _shapes(tensors)
     for name in sorted(wanted.keys() | given.keys()):
         if wanted.get(name) != given.get(name):
             return name, wanted.get(name), given.get(name)
     return None
+
+
+def _shapes(tensors: dict[str, Tensor]) -> dict[str, str]:
+    """Shapes by name, in words; integers are no parameters."""
+    kinds = {True: "", False: " of integers"}
+    return {name: f"{tuple(t.shape)}{kinds[t.is_floating_point()]}" for name, t in tensors.items()}
 
 
 def _fill(model: Network, tensors: dict[str, Tensor], path: str | os.PathLike[str]) -> None:
