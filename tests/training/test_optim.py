@@ -46,4 +46,4 @@ def test_the_optimizer_is_adam_with_its_default_settings():
     ours = Player(model, lr=0.01).optimizer()
     default = torch.optim.Adam(model.parameters(), lr=0.01)
     differing = {k for k, v in default.defaults.items() if ours.defaults[k] != v}
-    assert not differing
+    assert differing <= {"fused"}  # which kernel runs, not what it computes
