@@ -197,7 +197,7 @@ def summary(run: Run, report: Report) -> str:
         changes = (f"  {name}: {here} (paper: {paper})" for name, (here, paper) in recipe.differs.items())
         parts.append("\n".join(["Not as published at this scale:", *changes]))
     if recipe.expect.claims:
-        parts.append("\n".join(["The paper's claims:", *_claims(recipe, report)]))
+        parts.append("\n".join(["Claims:", *_claims(recipe, report)]))
     return "\n\n".join(parts)
 
 
