@@ -45,8 +45,8 @@ def bcop_kernel(matrix: Tensor, bases: Tensor) -> Tensor:
     batch = matrix.shape[:-2]
     steps, axes, n = bases.shape[-4:-1]
     rows = (matrix.mT if upwards else matrix).reshape(*batch, *[1] * axes, min(matrix.shape[-2:]), n)
-    for step, axis in itertools.product(range(steps), range(axes)):
-        v = bases[..., step, axis, :, :]
+    factors = itertools.product(range(steps), range(axes))
+    for (step, axis), v in zip(factors, bases.flatten(-4, -3).unbind(-3), strict=True):
         flat = rows.reshape(*batch, -1, n)
         part = ((flat @ v) @ v.mT).reshape(rows.shape)
         now, later = (part, rows - part) if step % 2 == 0 else (rows - part, part)

@@ -59,6 +59,9 @@ class Constraint(nn.Module, ABC):
             self._kept = _Kept(raw, self.weight(*raw))
         return self._kept.weight
 
+    def _scaled(self, weight: Tensor) -> Tensor:
+        return weight if self.lipschitz == 1 else self.lipschitz * weight
+
     def right_inverse(self, weight: Tensor) -> Tensor | tuple[Tensor, ...]:
         self._kept = None
         return self.raw(weight)
@@ -122,7 +125,7 @@ class Orthonormal(Constraint):
 
     def weight(self, *raw: Tensor) -> Tensor:
         q = orthonormalize(*raw, method=self.method)
-        return self.lipschitz * (q if self.signs is None else self.signs * q)
+        return self._scaled(q if self.signs is None else self.signs * q)
 
     def raw(self, weight: Tensor) -> Tensor:
         if self.signs is None:
@@ -157,7 +160,7 @@ class OrthogonalConvolution(Constraint):
     def weight(self, *raw: Tensor) -> Tensor:
         matrix, *bases = raw
         v = self.bases.weight(*bases) if bases else matrix.new_empty(self._shape_of_bases)
-        return self.lipschitz * bcop_kernel(self.matrix.weight(matrix), v)
+        return bcop_kernel(self._scaled(self.matrix.weight(matrix)), v)
 
     def raw(self, weight: Tensor) -> tuple[Tensor, ...]:
         return self.raw_factors(*bcop_factors(weight / self.lipschitz))
