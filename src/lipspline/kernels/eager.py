@@ -75,3 +75,39 @@ def sum_to_pairs(z: Tensor, channel_dim: int) -> Tensor:
     """Sum over all dimensions but the pairs and their members: `(C/2, 2)`."""
     others = [dim for dim in range(z.ndim) if dim not in (channel_dim, channel_dim + 1)]
     return z.sum(others) if others else z
+
+
+def spline_tables(c: Tensor, scale: Tensor, radius: float, low: float, high: float) -> tuple[Tensor, Tensor]:
+    """Intercepts and slopes of linear splines with coefficients c `(..., K)`, the slopes clipped.
+
+    Sums are cumulative sums, which run from left to right as in C: float64 results are equal bit by bit.
+    """
+    regions = c.shape[-1] - 1
+    step = 2 * radius / regions
+    s = (c.diff(dim=-1) / step).clamp(low, high)
+    risen = torch.nn.functional.pad(s.cumsum(-1), (1, 0))
+    total, area = (t.cumsum(-1)[..., -1:] for t in (c, risen))
+    values = (total - step * area) / (regions + 1) + step * risen[..., :-1]
+    return (values - s * _left_knots(regions, radius, c)) / scale.unsqueeze(-1), s
+
+
+def spline_tables_backward(
+    gb: Tensor, gs: Tensor, c: Tensor, scale: Tensor, radius: float, low: float, high: float
+) -> tuple[Tensor, Tensor]:
+    """Gradients of c and scale, in terms that can be differentiated again."""
+    regions = c.shape[-1] - 1
+    step = 2 * radius / regions
+    slopes, q = c.diff(dim=-1) / step, gb / scale.unsqueeze(-1)
+    total = q.sum(-1, keepdim=True)
+    right = total - q.cumsum(-1)  # what the value of a knot passes on to the slopes left of it
+    lowered = total * torch.arange(regions, 0, -1, dtype=c.dtype, device=c.device) / (regions + 1)
+    by_slope = gs - q * _left_knots(regions, radius, c) + step * (right - lowered)
+    by_difference = torch.where((slopes >= low) & (slopes <= high), by_slope / step, 0)
+    pad = torch.nn.functional.pad
+    gc = pad(by_difference, (1, 0)) - pad(by_difference, (0, 1)) + total / (regions + 1)
+    b, _ = spline_tables(c, scale, radius, low, high)
+    return gc, -(gb * b).sum(-1) / scale
+
+
+def _left_knots(regions: int, radius: float, like: Tensor) -> Tensor:
+    return 2 * radius / regions * torch.arange(regions, dtype=like.dtype, device=like.device) - radius

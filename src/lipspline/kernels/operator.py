@@ -14,7 +14,7 @@ from torch._functorch.autograd_function import enable_single_level_autograd_func
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
-_functorch_is_active = torch._C._are_functorch_transforms_active
+functorch_is_active = torch._C._are_functorch_transforms_active
 _library = torch.library.Library("lipspline", "FRAGMENT")
 
 
@@ -28,11 +28,14 @@ def _ordinary_keys() -> frozenset[int]:
     return frozenset({_keys(torch.empty(0)), _keys(inference)})
 
 
-def _no_mode_is_active() -> bool:
-    return torch._C._len_torch_dispatch_stack() == 0
-
-
 _ORDINARY = _ordinary_keys()  # dense CPU tensors that no subclass, transform or view of bits wraps
+
+
+def is_ordinary(*tensors: Tensor) -> bool:
+    """Whether these are dense CPU tensors outside every mode and transform, so that a kernel may read their memory."""
+    if is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
+        return False
+    return all(_keys(t) in _ORDINARY for t in tensors)
 
 
 class Operator:
@@ -64,7 +67,7 @@ class Operator:
     def __call__(self, *arguments: Any) -> Any:
         # The compiler and functorch must see an operator. Everything else may call autograd directly: the way through
         # the dispatcher and back costs more than a small input does.
-        if is_compiling() or _functorch_is_active():
+        if is_compiling() or functorch_is_active():
             return self.overload(*arguments)
         if torch.is_grad_enabled() or forward_ad._current_level >= 0:
             return self._apply(*arguments)
@@ -72,17 +75,17 @@ class Operator:
 
     def evaluate(self, *arguments: Any) -> Any:
         """The result without derivatives at this level: by the kernel for ordinary tensors, else by the dispatcher."""
-        if _no_mode_is_active() and all(_keys(t) in _ORDINARY for t in arguments[: self._tensors]):
+        if is_ordinary(*arguments[: self._tensors]):
             return self.kernel(*arguments)
         with torch._C._AutoDispatchBelowAutograd():
-            if not _functorch_is_active():
+            if not functorch_is_active():
                 return self.overload(*arguments)
             # `forward` of an autograd function runs without gradients, but the levels below may want theirs.
             with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
                 return self.overload(*arguments)
 
     def _differentiably(self, *arguments: Any) -> Any:
-        if not _functorch_is_active():
+        if not functorch_is_active():
             return self._apply(*arguments)
         with enable_single_level_autograd_function():
             return self._apply(*arguments)

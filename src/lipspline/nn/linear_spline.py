@@ -1,14 +1,15 @@
 """Learned 1-Lipschitz linear splines as activations [sec:deepspline, sec:methods]."""
 
 from collections.abc import Callable
+from math import inf
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from lipspline import _checks
-from lipspline.functional.spline import clipped_slopes, difference, grid, region_tables, slope_normalize
-from lipspline.kernels import piecewise_affine
+from lipspline.functional.spline import clipped_slopes, difference, grid, slope_normalize
+from lipspline.kernels import piecewise_affine, spline_tables
 
 Constraint = Literal["clip", "normalize", "none"]
 CONSTRAINTS = ("clip", "normalize", "none")
@@ -86,6 +87,8 @@ class LinearSpline(nn.Module):
                 f"constraint='normalize' divides by the largest slope, so slope must be symmetric, but is {slope!r}. "
                 f"Use constraint='clip' for other intervals."
             )
+        if channel_dim not in (1, -1) or not isinstance(channel_dim, int):
+            raise ValueError(f"channel_dim must be 1, or -1 for inputs of shape (..., C), but is {channel_dim!r}.")
         self.shared = shared
         self.channel_dim = channel_dim
         knots = grid(regions, self.radius, torch.empty(0)).repeat(1 if shared else channels, 1)
@@ -99,13 +102,16 @@ class LinearSpline(nn.Module):
 
     def constrained(self) -> tuple[Tensor, Tensor]:
         """Slopes `(C, R)` inside the constraint and mean knot value `(C,)`: what defines σ."""
+        c = self._before_clipping()
+        slopes = difference(c) / self.step if self.constraint == "none" else clipped_slopes(c, self.step, self.slope)
+        return slopes, c.mean(dim=-1)
+
+    def _before_clipping(self) -> Tensor:
+        """Coefficients `(C, K)`, normalised if that is the constraint, in a precision fit for sums."""
         c = self.coefficients
         if c.dtype in (torch.float16, torch.bfloat16):
             c = c.float()
-        if self.constraint == "normalize":
-            c = slope_normalize(c, self.step, self.slope[1])
-        slopes = difference(c) / self.step if self.constraint == "none" else clipped_slopes(c, self.step, self.slope)
-        return slopes, c.mean(dim=-1)
+        return slope_normalize(c, self.step, self.slope[1]) if self.constraint == "normalize" else c
 
     def slopes(self) -> Tensor:
         """Slopes `(C, R)` of the regions, inside the constraint."""
@@ -113,9 +119,9 @@ class LinearSpline(nn.Module):
 
     def tables(self) -> tuple[Tensor, Tensor, Tensor, float]:
         """Arguments `b, s, scale, offset` of `piecewise_affine` for this activation."""
-        slopes, mean = self.constrained()
-        scale = self.log_scale.to(slopes.dtype).exp()
-        b, s = region_tables(slopes, mean, self.radius, scale)
+        c = self._before_clipping()
+        scale = self.log_scale.to(c.dtype).exp()
+        b, s = spline_tables(c, scale, self.radius, (-inf, inf) if self.constraint == "none" else self.slope)
         return b, s, scale.detach() / self.step, self.regions / 2
 
     def forward(self, x: Tensor) -> Tensor:
