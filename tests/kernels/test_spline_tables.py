@@ -1,4 +1,4 @@
-"""Coefficients to tables, in C and in plain torch, against the formulas of the paper [prop:splineproj, sec:ScalePara]."""
+"""Coefficients to tables, in C and in torch, against the formulas of the paper [prop:splineproj, sec:ScalePara]."""
 
 from math import inf
 
