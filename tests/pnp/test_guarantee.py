@@ -61,7 +61,7 @@ def test_for_a_1_lipschitz_denoiser_firm_is_beta_up_to_one_half(beta, firm):
 
 
 def test_the_constants_are_those_of_the_paper():
-    """[eq:EstForward] has 1, [eq:H_invert] 1/σ_min(H), [eq:EstCont] α ‖H‖ K / (1 - K)."""
+    """[eq:EstForward] has 1, [eq:H_invert] 1/σ_min(H), [eq:EstCont] α ‖H‖ K / (1 - K) [prop:stability2]."""
     assert constants() == [1.0, 2.0, None]
     assert constants(smallest=None) == [1.0, None, None]
     assert constants(contraction=0.8) == [1.0, 2.0, pytest.approx(0.25 * 2.0 * 0.8 / 0.2)]

@@ -97,9 +97,9 @@ def fbs(
             `lipschitz_bound`.
         beta: weight of D against the identity; [eq:EstForward] needs `beta <= 1/2`.
         step: α; `1/‖H‖²`, from the upper bound on the norm, if not given.
-        tol: stop when `‖x^{k+1} - x^k‖ <= tol ‖x^k‖`.
+        tol: stop when `‖x^{k+1} - x^k‖ <= tol ‖x^k‖`; accelerated, when the fixed point is near too (see `iterate`).
         max_steps: the largest number of denoiser calls.
-        accelerate: use `Anderson` steps, safeguarded so that convergence stays proven.
+        accelerate: use Anderson's steps, safeguarded so that convergence stays proven (the theorem is in `Anderson`).
         contraction: K, at most 1; below 1 the fixed point is unique, [eq:EstCont] holds and the distance to the fixed
             point is bounded.
         start: first iterate; `α Hᵀ y` if not given.

@@ -108,6 +108,8 @@ class Setting:
     def estimates(self) -> tuple[Estimate, Estimate, Estimate]:
         """The stability estimates [eq:EstForward], [eq:H_invert], [eq:EstCont] with their constants for this setting.
 
+        The first two are [prop:stability1] and need a firmly nonexpansive D_β, the third is [prop:stability2] and needs
+        a contraction.
         The paper prints `1/σ_min(HᵀH)` in [eq:H_invert]; what follows from [eq:EstForward] is `1/σ_min(H)`.
         """
         forward = None if not self.firm else 1.0

@@ -6,7 +6,7 @@ that turns bad is stopped with a reason, and its last finite iterate is returned
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -22,6 +22,12 @@ FixedPointMap = Callable[[Tensor, Tensor], Tensor]
 ROUND_OFF = 1e3
 # Without a guarantee steps may lengthen; beyond this factor over the first step the iteration is called divergent.
 DIVERGENCE = 1e6
+
+# How far, in units of tol, an accelerated iterate may be from the fixed point by its own estimate. The estimate was
+# mostly within a factor of two of the truth on MRI, CT and deblurring, so this is for a distance of ten.
+ESTIMATED_DISTANCE = 5.0
+# Calls over which the fall of the residual is measured, for that estimate and for the time to go.
+RECENT = 6
 
 BROKEN = "stopped: the denoiser or the operator returned NaN or infinity"
 STRETCHED = (
@@ -77,8 +83,9 @@ def iterate(
 ) -> tuple[Tensor, list[ImageRun]]:
     r"""Iterate `x ← T(x)` for each image of the batch `start` until `‖T(x) - x‖ <= tol ‖x‖`.
 
-    With an accelerator the step it proposes must be as short too: bolder steps are what shows how far the fixed point
-    is still away.
+    With an accelerator, `T(x)` must also lie within `5 tol ‖x‖` of the fixed point, as far as can be told: the length
+    of the next step and, if steps go on shrinking as the residual has of late, of all that follow. Plain steps do not
+    tell: they can be short because they are slow.
 
     Args:
         fixed_point_map: `T(x, rows)`, applied to the images `rows` that are still running.
@@ -138,9 +145,11 @@ class _State:
         self._stop(~finite, BROKEN)
 
     def settle(self, candidate: Tensor) -> None:
-        """Stop the images that neither the plain step nor the next one moves by more than the tolerance."""
-        move = torch.maximum(self.change, norms(candidate - self.point))
-        settled = self.running & (move <= self.tol * self._size())
+        """Stop the images that have arrived, and that a bolder step would not take further."""
+        shrink = torch.tensor([decay(run.residuals) for run in self.runs], device=candidate.device)
+        ahead = norms(candidate - self.image) / (1 - shrink.clamp_max(0.999))
+        near = self.tol * self._size()
+        settled = self.running & (self.change <= near) & (ahead <= ESTIMATED_DISTANCE * near)
         for row in settled.nonzero().squeeze(1).tolist():
             self.runs[row].converged = True
         self._stop(settled, "converged")
@@ -212,9 +221,21 @@ class _Clock:
         )
 
     def _calls_to_go(self) -> float:
-        """Calls until the tolerance if the residual goes on falling as over the last ten calls."""
-        recent = self.worst[-11:]
-        if not 0 < recent[-1] < recent[0] < math.inf:
+        """Calls until the tolerance if the residual goes on falling as it has of late."""
+        fall = decay(self.worst)
+        if not 0 < fall < 1 or not math.isfinite(self.worst[-1]):
             return math.inf
-        fall = math.log(recent[0] / recent[-1]) / (len(recent) - 1)
-        return max(math.log(recent[-1] / self.tol), 0.0) / fall
+        return max(math.log(self.worst[-1] / self.tol), 0.0) / -math.log(fall)
+
+
+def decay(residuals: Sequence[float]) -> float:
+    """The factor by which residuals have changed a call, on average over the most recent ones.
+
+    Example:
+        >>> decay([1.0, 0.5, 0.25])
+        0.5
+    """
+    recent = residuals[-RECENT - 1 :]
+    if len(recent) < 2 or not 0 < recent[0] < math.inf:
+        return 0.0
+    return (recent[-1] / recent[0]) ** (1 / (len(recent) - 1))
