@@ -1,3 +1,5 @@
+# pyright: reportIncompatibleMethodOverride=false
+# torch spells out the arguments of `backward` and `jvp` in subclasses of its autograd function
 """Sums of linear interpolations along sheared lines and their exact transpose: the inner loop of the Joseph projector.
 
 With positions `n + f = start[i, k] + j step[i, k]`, `0 <= f <= 1`,

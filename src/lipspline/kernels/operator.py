@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch._functorch.utils import enable_single_level_autograd_function  # type: ignore[attr-defined]
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
@@ -61,7 +61,7 @@ class Operator:
     def derivatives(self, function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
         """Class decorator: the autograd function whose `forward` calls `self.evaluate`."""
         # Not `function.apply`: that is a layer above for functorch, whose levels the dispatcher has seen to already.
-        self._apply = super(torch.autograd.Function, function).apply
+        self._apply = super(torch.autograd.Function, function).apply  # type: ignore[attr-defined]
         return function
 
     def __call__(self, *arguments: Any) -> Any:

@@ -1,4 +1,9 @@
+# pyright: reportIncompatibleMethodOverride=false
+# torch spells out the arguments of `backward` and `jvp` in subclasses of its autograd function
 """Activations that act on pairs of neighbouring channels (2j, 2j + 1): sorting and reflecting."""
+
+# pyright: reportIncompatibleMethodOverride=false
+# (`backward` and `jvp` of an autograd function are declared with *args, but are meant to name them)
 
 import torch
 from torch import Tensor

@@ -1,4 +1,9 @@
+# pyright: reportIncompatibleMethodOverride=false
+# torch spells out the arguments of `backward` and `jvp` in subclasses of its autograd function
 """One multiply-add per element, its slope and intercept picked from a small table by region."""
+
+# pyright: reportIncompatibleMethodOverride=false
+# (`backward` and `jvp` of an autograd function are declared with *args, but are meant to name them)
 
 from importlib import import_module
 from types import ModuleType
@@ -93,8 +98,7 @@ def _evaluate_backward(
     g: Tensor, x: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     if dtype := working_dtype(x, g, s, scale):
-        in_dtype = (t.to(dtype) for t in (g, x, s, scale))
-        gx, gb, gs = _evaluate_backward(*in_dtype, offset, channel_dim)
+        gx, gb, gs = _evaluate_backward(g.to(dtype), x.to(dtype), s.to(dtype), scale.to(dtype), offset, channel_dim)
         return gx.to(x.dtype), gb.to(s.dtype), gs.to(s.dtype)
     _check(x, s, scale, channel_dim)
     if g.shape != x.shape:

@@ -1,4 +1,9 @@
+# pyright: reportIncompatibleMethodOverride=false
+# torch spells out the arguments of `backward` and `jvp` in subclasses of its autograd function
 """From the coefficients of linear splines to the tables of `piecewise_affine`, in one step instead of twenty."""
+
+# pyright: reportIncompatibleMethodOverride=false
+# (`backward` and `jvp` of an autograd function are declared with *args, but are meant to name them)
 
 import torch
 from torch import Tensor

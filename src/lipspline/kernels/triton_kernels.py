@@ -1,3 +1,5 @@
+# pyright: reportArgumentType=false
+# triton turns the arguments of a kernel into its own constants
 """`piecewise_affine` for GPUs, in Triton. Import it only where it runs: the import needs the package triton.
 
 Memory is seen as (groups, outer, channels, inner), dense, as by the C kernels. Backward gives each program one channel
@@ -5,6 +7,9 @@ and a piece of its elements. The program keeps the sums of all regions in regist
 time by comparing their regions with all regions, and stores them once: no atomic operations, and the same result at
 every run.
 """
+
+# pyright: reportArgumentType=false
+# (constants are passed as numbers, though declared as tl.constexpr)
 
 import torch
 import triton
