@@ -558,9 +558,6 @@ def test_bad_inputs_are_refused_in_one_sentence(x: Tensor, channel_dim: int, mes
         LinearSpline(3, channel_dim=channel_dim, shared=shared)(x)
 
 
-@pytest.mark.xfail(
-    reason="channel_dim is not checked: another value ends in an IndexError of the forward pass, or nowhere"
-)
 @pytest.mark.parametrize("channel_dim", [0, 2, -2, 1.0])
 def test_only_dimension_one_and_the_last_can_hold_the_channels(channel_dim: int):
     """Anything else is refused when the layer is made, not somewhere in the forward pass."""

@@ -1,5 +1,3 @@
-# pyright: reportIncompatibleMethodOverride=false
-# torch spells out the arguments of `backward` and `jvp` in subclasses of its autograd function
 """Activations that act on pairs of neighbouring channels (2j, 2j + 1): sorting and reflecting."""
 
 # pyright: reportIncompatibleMethodOverride=false

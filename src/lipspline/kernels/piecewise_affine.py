@@ -1,5 +1,3 @@
-# pyright: reportIncompatibleMethodOverride=false
-# torch spells out the arguments of `backward` and `jvp` in subclasses of its autograd function
 """One multiply-add per element, its slope and intercept picked from a small table by region."""
 
 # pyright: reportIncompatibleMethodOverride=false

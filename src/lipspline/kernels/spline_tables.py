@@ -1,5 +1,3 @@
-# pyright: reportIncompatibleMethodOverride=false
-# torch spells out the arguments of `backward` and `jvp` in subclasses of its autograd function
 """From the coefficients of linear splines to the tables of `piecewise_affine`, in one step instead of twenty."""
 
 # pyright: reportIncompatibleMethodOverride=false

@@ -1,5 +1,3 @@
-# pyright: reportArgumentType=false
-# triton turns the arguments of a kernel into its own constants
 """`piecewise_affine` for GPUs, in Triton. Import it only where it runs: the import needs the package triton.
 
 Memory is seen as (groups, outer, channels, inner), dense, as by the C kernels. Backward gives each program one channel
