@@ -132,6 +132,15 @@ def test_parameters_that_are_not_finite_are_never_saved(tmp_path):
         fit(task, Plan(9, checkpoint_every=3), folder=tmp_path)
 
 
+@pytest.fixture
+def ctrl_c():
+    """Python's answer to Ctrl-C, also where the tests were started in the background and the shell ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_saves_the_last_complete_step_and_the_run_goes_on_from_it(tmp_path):
     whole = Quadratic()
     fit(whole, Plan(12), folder=tmp_path / "whole")
@@ -147,6 +156,7 @@ def test_ctrl_c_saves_the_last_complete_step_and_the_run_goes_on_from_it(tmp_pat
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_second_ctrl_c_stops_at_once():
     def press_twice(step):
         signal.raise_signal(signal.SIGINT)
