@@ -93,6 +93,13 @@ def test_without_contraction_there_is_no_distance():
     assert setting(denoiser=None).distance(1.0) is None
 
 
+def test_a_contraction_that_drowns_in_round_off_is_not_claimed():
+    """A folded network is certified a hair below 1; a constant of millions would be true and useless."""
+    assert constants(denoiser=1 - 1e-7) == [1.0, 2.0, None]
+    assert setting(denoiser=1 - 1e-7, smallest=None).distance(1.0) is None
+    assert constants(contraction=1 - 1e-5)[2] is not None
+
+
 def test_all_hypotheses_are_looked_at():
     assert setting().violations() == []
     assert len(setting(denoiser=1.1, beta=1.0, step=0.5).violations()) == 3

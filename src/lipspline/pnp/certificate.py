@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import asdict, dataclass
 
-from lipspline.pnp.guarantee import Estimate, Pairing, Setting
+from lipspline.pnp.guarantee import Estimate, Pairing, Setting, contracts
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Certificate:
         """What is promised, as a sentence; it begins with "no guarantee" where nothing is."""
         if self.violations:
             return "no guarantee: " + " ".join(self.violations)
-        if self.setting.rate < 1:
+        if contracts(self.setting.rate):
             return f"converges to the only fixed point, by a factor {self.setting.rate:.6g} a step [eq:pnp_fbs]"
         return "converges to a fixed point, if there is one [eq:pnp_fbs]"
 

@@ -21,6 +21,8 @@ Denoiser = Callable[[Tensor], Tensor]
 
 # An adjoint that is off by more than this is another operator, not round-off in float32.
 ADJOINT_TOLERANCE = 1e-4
+# A contraction by less than this is there on paper, but drowns in the round-off of float32.
+LEAST_CONTRACTION = 1e-6
 
 
 def lipschitz_bound(denoiser: Denoiser) -> float | None:
@@ -102,8 +104,8 @@ class Setting:
         return [sentence for sentence in (self._about_denoiser(), self._about_beta(), self._about_step()) if sentence]
 
     def distance(self, change: float) -> float | None:
-        """A-posteriori bound `q / (1 - q) ‖x_k - x_{k-1}‖` on the distance to the fixed point; None unless q < 1."""
-        return self.rate / (1 - self.rate) * change if self.rate < 1 else None
+        """A-posteriori bound `q / (1 - q) ‖x_k - x_{k-1}‖` on the distance to the fixed point, q the `rate`; None unless q < 1."""
+        return self.rate / (1 - self.rate) * change if contracts(self.rate) else None
 
     def estimates(self) -> tuple[Estimate, Estimate, Estimate]:
         """The stability estimates [eq:EstForward], [eq:H_invert], [eq:EstCont] with their constants for this setting.
@@ -115,7 +117,7 @@ class Setting:
         forward = None if not self.firm else 1.0
         inverse = None if forward is None or self.smallest is None else 1.0 / self.smallest
         contract = None
-        if self.lipschitz < 1 and not self._about_step():
+        if contracts(self.lipschitz) and not self._about_step():
             contract = self.step * self.norm[1] * self.lipschitz / (1 - self.lipschitz)
         not_firm = "D_β is not known to be firmly nonexpansive; β <= 1/2 and a 1-Lipschitz D make it so"
         no_inverse = not_firm if forward is None else "no positive lower bound on the singular values of H is known"
@@ -141,7 +143,7 @@ class Setting:
                 f"The denoiser is certified to be Lipschitz with constant {self.denoiser:.9g}, above 1, so "
                 f"β D + (1 - β) Id with β = {self.beta:g} is not averaged. If this is round-off, fold the network with "
                 f"lipspline.plain, which divides by the bound; or pass contraction=K with K <= "
-                f"{1 / (1 + self.beta * (self.denoiser - 1)):.6g}."
+                f"{math.floor(1e6 / (1 + self.beta * (self.denoiser - 1))) / 1e6:g}."
             )
         return ""
 
@@ -158,6 +160,11 @@ class Setting:
             f"The step must lie strictly between 0 and 2/‖H‖² = {limit:.6g}, but is {self.step:g}. "
             f"Leave step out to get 1/‖H‖² = {limit / 2:.6g}."
         )
+
+
+def contracts(lipschitz: float) -> bool:
+    """Whether a Lipschitz constant is below 1 by more than round-off."""
+    return lipschitz <= 1 - LEAST_CONTRACTION
 
 
 @dataclass(frozen=True)
