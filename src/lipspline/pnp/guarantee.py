@@ -104,7 +104,7 @@ class Setting:
         return [sentence for sentence in (self._about_denoiser(), self._about_beta(), self._about_step()) if sentence]
 
     def distance(self, change: float) -> float | None:
-        """A-posteriori bound `q / (1 - q) ‖x_k - x_{k-1}‖` on the distance to the fixed point, q the `rate`; None unless q < 1."""
+        """The bound `q / (1 - q) ‖x_k - x_{k-1}‖` on the distance of x_k to the fixed point, with the `rate` q < 1."""
         return self.rate / (1 - self.rate) * change if contracts(self.rate) else None
 
     def estimates(self) -> tuple[Estimate, Estimate, Estimate]:
