@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lipspline.kernels import native
 from lipspline.kernels.choice import implementation
-from lipspline.kernels.operator import Operator
+from lipspline.kernels.torch_operator import Operator
 
 LANES = 4
 

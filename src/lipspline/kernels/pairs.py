@@ -9,7 +9,7 @@ from torch import Tensor
 from lipspline.kernels import eager, native
 from lipspline.kernels.choice import implementation
 from lipspline.kernels.layout import densely, like, working_dtype
-from lipspline.kernels.operator import Operator, in_front
+from lipspline.kernels.torch_operator import Operator, in_front
 
 
 def sort_pairs(x: Tensor, channel_dim: int = 1, descending: bool = False) -> Tensor:

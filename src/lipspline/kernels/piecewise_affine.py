@@ -12,7 +12,7 @@ from torch import Tensor
 from lipspline.kernels import c_kernels, eager
 from lipspline.kernels.choice import implementation
 from lipspline.kernels.layout import Sizes, densely, like, working_dtype
-from lipspline.kernels.operator import Operator, in_front
+from lipspline.kernels.torch_operator import Operator, in_front
 
 
 def piecewise_affine(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int = 1) -> Tensor:

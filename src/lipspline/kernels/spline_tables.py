@@ -9,7 +9,7 @@ from torch.autograd import forward_ad
 
 from lipspline.kernels import eager, native
 from lipspline.kernels.choice import implementation
-from lipspline.kernels.operator import functorch_is_active, is_ordinary
+from lipspline.kernels.torch_operator import functorch_is_active, is_ordinary
 
 
 def spline_tables(
