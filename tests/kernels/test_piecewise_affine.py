@@ -66,7 +66,9 @@ def test_c_and_eager_agree_on_thousands_of_random_cases():
 
 
 @needs_c
-@pytest.mark.parametrize("shape", [(8, 16, 40, 40), (3, 1, 70000), (9000, 24), (40, 24, 15, 3), (2, 3, 3000)])
+@pytest.mark.parametrize(
+    "shape", [(8, 16, 40, 40), (3, 1, 70000), (9000, 24), (40, 24, 15, 3), (2, 3, 3000), (3, 40, 9000)]
+)
 @pytest.mark.parametrize("regions", [3, 300])
 def test_c_and_eager_agree_on_sizes_that_are_cut_into_pieces(shape, regions):
     """Blocks, bands of channels, pieces that are added up, and moving sums to double all take part here."""
@@ -92,6 +94,18 @@ def test_c_and_eager_agree_on_sizes_that_are_cut_into_pieces(shape, regions):
         )
         assert ((got.flatten() - wanted).abs() <= 1e-5 * size).all()
         assert ((got.flatten() - wanted).norm() / wanted.norm()) < 1e-6
+
+
+@needs_c
+def test_groups_with_many_rows_are_added_up_like_each_alone():
+    torch.manual_seed(0)
+    x, g = torch.randn(2, 32, 9000, 4)
+    s, scale = torch.randn(32, 4, 3), 1 + torch.rand(32, 4)
+    together = torch.ops.lipspline.piecewise_affine_backward(g, x, s, scale, 1.5, 2)
+    for i in (0, 17, 31):
+        alone = eager.piecewise_affine_backward(g[i].double(), x[i].double(), s[i].double(), scale[i].double(), 1.5, 1)
+        for got, want in zip(together, alone, strict=True):
+            torch.testing.assert_close(got[i].double(), want, rtol=1e-5, atol=1e-2)
 
 
 @needs_c
