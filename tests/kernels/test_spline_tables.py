@@ -73,6 +73,21 @@ def test_a_slope_on_the_edge_of_the_interval_still_learns(implementation):
     assert gc.tolist() == [[-1.0, 0.0, 1.0]]
 
 
+@pytest.mark.parametrize("knots", [3, 51, 501])
+def test_rounding_does_not_decide_which_slopes_learn(implementation, knots):
+    """In float32 the identity has slopes of 1 ± 1e-5; all of them learn. A slope of 1.001 does not."""
+    c = torch.linspace(-RADIUS, RADIUS, knots).repeat(2, 1)
+    c[1] *= 1.001
+    c.requires_grad_()
+    with kernels.using(implementation):
+        _, s = spline_tables(c, torch.ones(2), RADIUS)
+        (gc,) = torch.autograd.grad(s, c, (2.0 ** torch.arange(knots - 1).remainder(8)).repeat(2, 1))
+    assert s.max() <= 1
+    by_slope = -gc.cumsum(-1)[:, :-1] * (2 * RADIUS / (knots - 1))
+    assert (by_slope[0] > 0.5).all()
+    assert (by_slope[1] == 0).all()
+
+
 def test_nan_coefficients_give_nan_tables(implementation):
     c = torch.tensor([[0.0, torch.nan, 1.0], [0.0, 0.5, 1.0]])
     with kernels.using(implementation):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lipspline.kernels import piecewise_affine
+from lipspline.kernels.eager import clip_slopes
 
 
 def difference(c: Tensor) -> Tensor:
@@ -106,13 +107,14 @@ def grid(regions: int, radius: float, like: Tensor) -> Tensor:
 def clipped_slopes(c: Tensor, step: float, slope: tuple[float, float] = (-1.0, 1.0)) -> Tensor:
     r"""Slopes `Clip(D c / T)` of the projected spline [slope_clipping, eq:slope_clipping], `(..., K) -> (..., K-1)`.
 
-    They are the slopes of `spline_proj(c)`, but clipped last: no rounding can push one out of the interval.
+    They are the slopes of `spline_proj(c)`, but clipped last: no rounding can push one out of the interval. And a slope
+    on its border, as of every initial spline, keeps its gradient whichever way it was rounded.
 
     Example:
         >>> clipped_slopes(torch.tensor([0.0, 3.0, 3.5]), step=1.0)
         tensor([1.0000, 0.5000])
     """
-    return (difference(c) / step).clamp(*slope)
+    return clip_slopes(difference(c) / step, *slope)
 
 
 def region_tables(slopes: Tensor, mean: Tensor, radius: float, scale: Tensor) -> tuple[Tensor, Tensor]:

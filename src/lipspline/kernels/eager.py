@@ -77,6 +77,22 @@ def sum_to_pairs(z: Tensor, channel_dim: int) -> Tensor:
     return z.sum(others) if others else z
 
 
+def clip_slopes(slopes: Tensor, low: float, high: float) -> Tensor:
+    """`slopes (..., R)` clipped to [low, high], with derivative 1 also where only rounding put them outside."""
+    slack = clip_slack(slopes, low, high)
+    near = slopes.clamp(low - slack, high + slack)
+    return near + (slopes.clamp(low, high) - near).detach()
+
+
+def clip_slack(slopes: Tensor, low: float, high: float) -> float:
+    """How far rounding the coefficients can push a slope out of [low, high].
+
+    Knot values of a spline with slopes up to L are at most L K T / 2. Rounding two of them moves their difference by up
+    to eps L K T / 2, and the slope by half of what is returned here.
+    """
+    return torch.finfo(slopes.dtype).eps * (slopes.shape[-1] + 1) * max(abs(low), abs(high))
+
+
 def spline_tables(c: Tensor, scale: Tensor, radius: float, low: float, high: float) -> tuple[Tensor, Tensor]:
     """Intercepts and slopes of linear splines with coefficients c `(..., K)`, the slopes clipped.
 
@@ -84,7 +100,7 @@ def spline_tables(c: Tensor, scale: Tensor, radius: float, low: float, high: flo
     """
     regions = c.shape[-1] - 1
     step = 2 * radius / regions
-    s = (c.diff(dim=-1) / step).clamp(low, high)
+    s = clip_slopes(c.diff(dim=-1) / step, low, high)
     risen = torch.nn.functional.pad(s.cumsum(-1), (1, 0))
     total, area = (t.cumsum(-1)[..., -1:] for t in (c, risen))
     values = (total - step * area) / (regions + 1) + step * risen[..., :-1]
@@ -102,7 +118,8 @@ def spline_tables_backward(
     right = total - q.cumsum(-1)  # what the value of a knot passes on to the slopes left of it
     lowered = total * torch.arange(regions, 0, -1, dtype=c.dtype, device=c.device) / (regions + 1)
     by_slope = gs - q * _left_knots(regions, radius, c) + step * (right - lowered)
-    by_difference = torch.where((slopes >= low) & (slopes <= high), by_slope / step, 0)
+    slack = clip_slack(slopes, low, high)
+    by_difference = torch.where((slopes >= low - slack) & (slopes <= high + slack), by_slope / step, 0)
     pad = torch.nn.functional.pad
     gc = pad(by_difference, (1, 0)) - pad(by_difference, (0, 1)) + total / (regions + 1)
     b, _ = spline_tables(c, scale, radius, low, high)

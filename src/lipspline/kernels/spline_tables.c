@@ -6,6 +6,8 @@
  *     v_k = m + T (sum_{i<k} s_i - average)    knot values with the mean m of c
  *     b_j = (v_j - s_j t_j) / scale            intercepts, t_j the left knot
  */
+#include <float.h>
+#include <math.h>
 #include <stdint.h>
 
 #include "parallel.h"

@@ -3,6 +3,12 @@
 
 TARGET static inline REAL NAME(slope)(const REAL *c, int64_t j, REAL T) { return (c[j + 1] - c[j]) / T; }
 
+/* How far rounding the coefficients can push a slope out of [low, high]; such slopes keep their gradient. */
+TARGET static inline REAL NAME(slack)(const job_t *job) {
+    const double low = fabs(job->low), high = fabs(job->high);
+    return (REAL)((sizeof(REAL) == 4 ? FLT_EPSILON : DBL_EPSILON) * (double)(job->regions + 1) * (low > high ? low : high));
+}
+
 TARGET static inline REAL NAME(clip)(REAL slope, REAL low, REAL high) {
     return slope < low ? low : slope > high ? high : slope; /* NaN stays NaN */
 }
@@ -40,7 +46,7 @@ TARGET static void NAME(backward)(const void *data, int64_t row, void *scratch) 
     const int64_t R = job->regions;
     const double step = 2 * job->radius / (double)R, scale = ((const REAL *)job->scale)[row];
     const REAL *c = (const REAL *)job->c + row * (R + 1), T = (REAL)step, low = (REAL)job->low, high = (REAL)job->high;
-    const REAL *gb = (const REAL *)job->gb + row * R, *gs = (const REAL *)job->gs + row * R;
+    const REAL slack = NAME(slack)(job), *gb = (const REAL *)job->gb + row * R, *gs = (const REAL *)job->gs + row * R;
     REAL *gc = (REAL *)job->gc + row * (R + 1);
     const double first = NAME(first_value)(job, c, step);
     double right = 0; /* gradients of the intercepts to the right */
@@ -55,7 +61,7 @@ TARGET static void NAME(backward)(const void *data, int64_t row, void *scratch) 
         by_scale += gb[j] * (first + step * risen - s * knot);
         risen += s;
         const double by_slope = gs[j] + (step * right - knot * gb[j]) / scale - step * (double)(R - j) * share;
-        const double here = slope < low || slope > high ? 0 : by_slope / step;
+        const double here = slope < low - slack || slope > high + slack ? 0 : by_slope / step;
         gc[j] = (REAL)(share + before - here);
         before = here;
     }
