@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lipspline.training.schedules import SCHEDULES, constant, cosine, halving, one_cycle
+from lipspline.training.schedules import SCHEDULES, constant, cosine, halving, one_cycle, trapezoid
 
 
 def torch_factors(make_scheduler, steps: int) -> list[float]:
@@ -32,6 +32,12 @@ def test_cosine_is_torch_s():
 
 def test_halving_is_a_staircase():
     assert [halving(step, 10) for step in range(10)] == [1, 1, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125, 0.0625, 0.0625]
+
+
+def test_a_trapezoid_that_is_made_longer_keeps_its_past():
+    """Rise and plateau are those of the longer run, step for step."""
+    assert [trapezoid(step, 1000) for step in range(700)] == [trapezoid(step, 2000) for step in range(700)]
+    assert trapezoid(850, 1000) == pytest.approx(0.5)
 
 
 def test_constant_is_constant():

@@ -78,7 +78,7 @@ class Training:
     batch: int
     size: int
     patches: Literal["crops", "grid"]
-    schedule: Literal["constant", "cosine", "one-cycle"]
+    schedule: Literal["constant", "cosine", "one-cycle", "trapezoid"]
     average: float
     validate_every: int
 

@@ -45,11 +45,25 @@ def halving(step: int, steps: int, times: int = 4) -> float:
     return 0.5 ** (step * (times + 1) // steps)
 
 
+def trapezoid(step: int, steps: int, warmup: int = 300, decay: float = 0.3) -> float:
+    """A straight rise over the first `warmup` steps, then constant, and a straight fall over the last `decay` of them.
+
+    Until the fall begins it does not depend on the length, so a run may be made longer after the fact and still be the
+    run that was longer from the start.
+
+    Example:
+        >>> [trapezoid(step, 100, warmup=10, decay=0.4) for step in (0, 4, 9, 50, 80, 99)]
+        [0.1, 0.5, 1.0, 1.0, 0.5, 0.025]
+    """
+    return min(1.0, (step + 1) / warmup, (steps - step) / (decay * steps))
+
+
 SCHEDULES: dict[str, Schedule] = {
     "constant": constant,
     "cosine": cosine,
     "one-cycle": one_cycle,
     "halving": halving,
+    "trapezoid": trapezoid,
 }
 
 
