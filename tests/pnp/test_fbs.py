@@ -395,6 +395,25 @@ class TestManners:
         assert reports[-1].eta == 0
         assert any(report.eta for report in reports[5:-1])
 
+    def test_progress_shows_every_iterate(self):
+        """[eq:pnp_fbs]: each is the image of the one before under the plain step, the last is what is returned."""
+        seen = []
+        y = torch.rand(2, 4)
+        solution = fbs(y, Identity((4,)), nn.ReLU(), 0.3, 0.4, progress=lambda report: seen.append(report.value))
+        for before, after in pairwise(seen):
+            z = before - 0.4 * (before - y)
+            torch.testing.assert_close(after, 0.3 * z.relu() + 0.7 * z)
+        assert torch.equal(seen[-1], solution.value)
+
+    def test_progress_can_end_the_iteration(self):
+        """What it raises reaches the caller."""
+
+        def refuse(report):
+            raise InterruptedError(f"call {report.calls}")
+
+        with pytest.raises(InterruptedError, match="call 1"):
+            fbs(torch.rand(1, 4), Identity((4,)), nn.ReLU(), progress=refuse)
+
     def test_a_callable_with_a_certificate_attribute_is_taken_at_its_word(self):
         class Denoiser:
             certificate = type("Certificate", (), {"upper": 0.75})

@@ -48,6 +48,8 @@ class Progress:
     seconds: float
     eta: float | None
     """Estimated seconds to go, from how fast the residual has been falling; None while it is not falling."""
+    value: Tensor
+    """What would be returned if the iteration ended now, `(B, ...)`; to be looked at, not changed."""
 
 
 @dataclass
@@ -94,7 +96,7 @@ def iterate(
         nonexpansive: `T` is known to be nonexpansive, so two iterates that it drives apart refute this and stop the
             image. Otherwise only a step 1e6 times longer than the first stops it.
         accelerator: proposes bolder steps than the plain one; see `Anderson`.
-        progress: called after every call of the map.
+        progress: called after every call of the map; what it raises ends the iteration.
 
     Returns:
         The images `T(x)` of the last iterates, `(B, ...)`, and how each of them came about.
@@ -214,11 +216,8 @@ class _Clock:
         seconds = time.perf_counter() - self.begin
         running = int(state.running.sum())
         eta = self._calls_to_go() * seconds / state.calls if running else 0.0
-        self.progress(
-            Progress(
-                state.calls, self.worst[-1], running, len(state.runs), seconds, eta if math.isfinite(eta) else None
-            )
-        )
+        known = eta if math.isfinite(eta) else None
+        self.progress(Progress(state.calls, self.worst[-1], running, len(state.runs), seconds, known, state.image))
 
     def _calls_to_go(self) -> float:
         """Calls until the tolerance if the residual goes on falling as it has of late."""
