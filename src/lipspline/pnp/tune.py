@@ -1,37 +1,47 @@
 """Tuning the noise level and β on validation images, coarse to fine [sec:exp_pnp]."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from lipspline import _checks
 from lipspline.functional.quality import psnr
 from lipspline.operators import LinearOperator
-from lipspline.pnp.fbs import certified_bound, solve
+from lipspline.pnp.fbs import Solution, certified_bound, solve
 from lipspline.pnp.guarantee import Denoiser
 from lipspline.pnp.shard import solve_all
 
 BETAS = (0.05, 0.1, 0.2, 0.4)
 """A coarse grid up to 1/2, where [eq:EstForward] holds; the paper found the best β there for every problem."""
+HIGHEST_BETA = 0.5
 
 
 class Problem(NamedTuple):
-    """Data, the operator that measured them, and the image to be found."""
+    """Data, the operator that measured them, the image to be found, and where to start from if not at `α Hᵀ y`."""
 
     y: Tensor
     H: LinearOperator
     truth: Tensor
+    start: Tensor | None = None
+
+
+class Pair(NamedTuple):
+    """What is tuned: the noise level of the denoiser, in any unit, and β."""
+
+    noise: float
+    beta: float
 
 
 @dataclass(frozen=True)
 class Trial:
     """A pair of noise level and β, and how well it did."""
 
-    noise: str
+    noise: float
     beta: float
     score: float
     """The mean over all images."""
@@ -56,96 +66,181 @@ class Tuning:
         return json.dumps({"best": asdict(self.best), "trials": [asdict(t) for t in self.trials]}, indent=2)
 
     def __str__(self) -> str:
-        width = max(5, *(len(trial.noise) for trial in self.trials))
-        lines = [f"{'noise':{width}}  {'beta':>7}  {'score':>8}  calls"]
+        lines = [f"{'noise':>8}  {'beta':>7}  {'score':>8}  calls"]
         for t in sorted(self.trials, key=lambda trial: (trial.noise, trial.beta)):
             marks = ("" if t.converged else "  not converged") + ("  best" if t == self.best else "")
-            lines.append(f"{t.noise:{width}}  {t.beta:7.4f}  {t.score:8.3f}  {t.denoiser_calls:5d}{marks}")
+            lines.append(f"{t.noise:8.4g}  {t.beta:7.4f}  {t.score:8.3f}  {t.denoiser_calls:5d}{marks}")
         return "\n".join(lines)
 
 
 def tune(
     problems: Sequence[Problem],
-    denoisers: Mapping[str, Denoiser],
+    denoisers: Mapping[float, Denoiser],
     betas: Sequence[float] = BETAS,
     *,
+    between: Callable[[float], Denoiser] | None = None,
     refinements: int = 2,
+    max_trials: int = 60,
     score: Callable[[Tensor, Tensor], Tensor] = psnr,
     tol: float = 1e-4,
     max_steps: int = 1000,
     accelerate: bool = True,
     guarantee: bool = True,
+    done: Sequence[Trial] = (),
     progress: Callable[[Trial], None] | None = None,
 ) -> Tuning:
     """Find the noise level and the β that score best on validation problems [sec:exp_pnp].
 
-    All pairs of the coarse grid are tried; each refinement then tries the geometric means of the best β and its
-    neighbours, for the best denoiser. Every solve starts from the last solution of the same problem. Under
+    All pairs of the coarse grid are tried, neighbours one after the other. Then the search goes on around the best
+    pair, in steps that each refinement halves on the scale of logarithms: along β, along the noise level, and
+    along both against each other (more noise removed, less often), as long as that helps, and past the ends of the grid
+    too, but not past β = 1/2. Every solve starts from a solution of the same problem for a pair nearby. Under
     `torch.distributed` the problems are shared out over the ranks.
 
     Args:
-        problems: `(y, H, truth)`; a batch counts as that many images.
-        denoisers: by the name of their noise level.
+        problems: a batch counts as that many images.
+        denoisers: by their noise level.
         betas: the coarse grid.
+        between: makes the denoiser of a noise level that is not among `denoisers`; without it only those are tried.
+        max_trials: an end to the search, wherever it is.
         score: `(reconstruction, truth) -> (B,)`, higher is better; PSNR under the profile "paper" if not given.
-        progress: called after every trial.
+        done: trials of an earlier search that was interrupted; they are not made again.
+        progress: called after every new trial.
 
     The other arguments are those of `fbs`.
     """
     _check(problems, denoisers, betas)
-    bounds = {noise: certified_bound(denoiser, guarantee) for noise, denoiser in denoisers.items()}
     options = {"tol": tol, "max_steps": max_steps, "accelerate": accelerate, "guarantee": guarantee}
-    latest: dict[int, Tensor] = {}
-    trials: list[Trial] = []
-
-    def attempt(noise: str, beta: float) -> None:
-        def run(i: int) -> tuple[list[float], bool, int]:
-            y, H, truth = problems[i]
-            denoiser, bound = denoisers[noise], bounds[noise]
-            solution = solve(y, H, denoiser, bound=bound, beta=beta, start=latest.get(i), **options)
-            latest[i] = solution.value
-            return score(solution.value, truth).tolist(), solution.converged, solution.denoiser_calls
-
-        results = solve_all(run, range(len(problems)))
-        scores = [value for values, _, _ in results for value in values]
-        mean = sum(scores) / len(scores)
-        calls = sum(calls for _, _, calls in results)
-        trials.append(Trial(noise, beta, mean, all(done for _, done, _ in results), calls, tuple(scores)))
-        if progress is not None:
-            progress(trials[-1])
-
-    for noise in denoisers:
-        for beta in sorted(betas):
-            attempt(noise, beta)
+    search = _Search(problems, denoisers, between, score, options, max_trials, done, progress)
+    for pair in _serpentine(sorted(denoisers), sorted(betas)):
+        search.attempt(pair)
+    ratios = Pair(_widest(denoisers) if between else 1.0, _widest(betas))
     for _ in range(refinements):
-        best = max(trials, key=lambda trial: trial.score)
-        for beta in _between(best.beta, sorted(t.beta for t in trials if t.noise == best.noise)):
-            attempt(best.noise, beta)
-    return Tuning(tuple(trials))
+        ratios = Pair(*map(sqrt, ratios))
+        centre = None
+        while centre != search.best:
+            centre = search.best
+            for pair in _around(centre, ratios):
+                search.attempt(pair)
+    return Tuning(tuple(search.trials.values()))
 
 
-def _between(best: float, tried: Sequence[float]) -> list[float]:
-    """Geometric means of `best` and its neighbours among the sorted values `tried`.
+class _Search:
+    """The trials made so far, and the solutions of the last one."""
+
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        denoisers: Mapping[float, Denoiser],
+        between: Callable[[float], Denoiser] | None,
+        score: Callable[[Tensor, Tensor], Tensor],
+        options: dict[str, Any],
+        max_trials: int,
+        done: Sequence[Trial],
+        progress: Callable[[Trial], None] | None,
+    ):
+        self.problems, self.between, self.score, self.options = problems, between, score, options
+        self.max_trials, self.progress = max_trials, progress
+        self.certified = {noise: self._certify(denoiser) for noise, denoiser in denoisers.items()}
+        self.trials = {Pair(trial.noise, trial.beta): trial for trial in done}
+        self.starts = [problem.start for problem in problems]
+
+    @property
+    def best(self) -> Pair:
+        """The pair that scored best so far."""
+        return max(self.trials, key=lambda pair: self.trials[pair].score)
+
+    def attempt(self, pair: Pair) -> None:
+        """Try a pair, unless it was tried before or the search has lasted long enough."""
+        if pair in self.trials or len(self.trials) >= self.max_trials:
+            return
+        self.trials[pair] = self._try(pair)
+        if self.progress is not None:
+            self.progress(self.trials[pair])
+
+    def _try(self, pair: Pair) -> Trial:
+        denoiser, bound = self._denoiser(pair.noise)
+
+        def run(i: int) -> Solution:
+            problem, start = self.problems[i], self.starts[i]
+            return solve(problem.y, problem.H, denoiser, bound=bound, beta=pair.beta, start=start, **self.options)
+
+        solutions = solve_all(run, range(len(self.problems)))
+        self.starts = [solution.value for solution in solutions]
+        each = [self.score(s.value, p.truth) for s, p in zip(solutions, self.problems, strict=True)]
+        scores = tuple(value for scores in each for value in scores.tolist())
+        return Trial(
+            *pair,
+            score=sum(scores) / len(scores),
+            converged=all(solution.converged for solution in solutions),
+            denoiser_calls=sum(solution.denoiser_calls for solution in solutions),
+            scores=scores,
+        )
+
+    def _denoiser(self, noise: float) -> tuple[Denoiser, float | None]:
+        if noise not in self.certified and self.between is not None:
+            self.certified[noise] = self._certify(self.between(noise))
+        return self.certified[noise]
+
+    def _certify(self, denoiser: Denoiser) -> tuple[Denoiser, float | None]:
+        return denoiser, certified_bound(denoiser, self.options["guarantee"])
+
+
+def _serpentine(noises: Sequence[float], betas: Sequence[float]) -> Iterator[Pair]:
+    """All pairs, each a neighbour of the one before.
 
     Example:
-        >>> _between(0.1, [0.025, 0.1, 0.4])
-        [0.05, 0.2]
+        >>> [tuple(pair) for pair in _serpentine([5, 10], [0.1, 0.4])]
+        [(5, 0.1), (5, 0.4), (10, 0.4), (10, 0.1)]
     """
-    i = tried.index(best)
-    return [sqrt(best * neighbour) for neighbour in (*tried[max(i - 1, 0) : i], *tried[i + 1 : i + 2])]
+    for i, noise in enumerate(noises):
+        for beta in betas if i % 2 == 0 else reversed(betas):
+            yield Pair(noise, beta)
 
 
-def _check(problems: Sequence[Problem], denoisers: Mapping[str, Denoiser], betas: Sequence[float]) -> None:
+def _widest(values: Iterable[float]) -> float:
+    """The largest ratio of neighbours; 1 for a single value.
+
+    Example:
+        >>> _widest([0.4, 0.05, 0.1]), _widest([0.3])
+        (4.0, 1.0)
+    """
+    return max((high / low for low, high in pairwise(sorted(values))), default=1.0)
+
+
+def _around(centre: Pair, ratios: Pair) -> list[Pair]:
+    """The pairs one step away: along β, along the noise, and along both against each other.
+
+    Example:
+        >>> [tuple(pair) for pair in _around(Pair(10.0, 0.2), Pair(2.0, 2.0))]
+        [(10.0, 0.1), (10.0, 0.4), (5.0, 0.2), (20.0, 0.2), (20.0, 0.1), (5.0, 0.4)]
+        >>> [tuple(pair) for pair in _around(Pair(10.0, 0.4), Pair(1.0, 2.0))]
+        [(10.0, 0.2), (10.0, 0.5)]
+    """
+    directions = ((0, -1), (0, 1), (-1, 0), (1, 0), (1, -1), (-1, 1))
+    pairs = [_step(centre, ratios, along_noise, along_beta) for along_noise, along_beta in directions]
+    return [pair for pair in dict.fromkeys(pairs) if pair != centre]
+
+
+def _step(centre: Pair, ratios: Pair, along_noise: int, along_beta: int) -> Pair:
+    """A step on the scale of logarithms, rounded so that the way back ends where it began."""
+    noise, beta = centre.noise * ratios.noise**along_noise, centre.beta * ratios.beta**along_beta
+    return Pair(float(f"{noise:.6g}"), min(float(f"{beta:.6g}"), max(HIGHEST_BETA, centre.beta)))
+
+
+def _check(problems: Sequence[Problem], denoisers: Mapping[float, Denoiser], betas: Sequence[float]) -> None:
     if not problems or not denoisers or not betas:
         raise ValueError(
             f"tune needs at least one problem, denoiser and beta, but got {len(problems)} problem(s), "
             f"{len(denoisers)} denoiser(s) and {len(betas)} beta(s)."
         )
+    for noise in denoisers:
+        _checks.positive("Each noise level of denoisers", noise)
     for beta in betas:
         _checks.within("Each of betas", beta, 0.0, 1.0)
-    for i, (y, H, truth) in enumerate(problems):
-        wanted = H.adjoint(y).shape
-        if truth.shape != wanted:
+    for i, problem in enumerate(problems):
+        wanted = problem.H.adjoint(problem.y).shape
+        if problem.truth.shape != wanted:
             raise ValueError(
-                f"The truth of problem {i} has shape {tuple(truth.shape)}, but its images {tuple(wanted)}."
+                f"The truth of problem {i} has shape {tuple(problem.truth.shape)}, but its images {tuple(wanted)}."
             )
