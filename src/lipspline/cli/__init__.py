@@ -1,0 +1,9 @@
+"""The command line, one file a command: parsing and printing only. Errors are one sentence and exit code 2."""
+
+from lipspline.cli import bench, certify, demo, reproduce, train
+from lipspline.cli.program import app, main
+
+for command in (demo.demo, certify.certify, train.train, reproduce.reproduce, bench.bench):
+    app.command()(command)
+
+__all__ = ["app", "main"]

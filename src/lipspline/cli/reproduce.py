@@ -1,0 +1,38 @@
+"""`lipspline reproduce`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from lipspline.cli.options import Data, Json, Out, Scale, Seed, Threads, start
+from lipspline.cli.output import err, show
+
+
+def reproduce(
+    recipe: Annotated[str | None, typer.Argument(help="The name of a recipe, or a TOML file of your own.")] = None,
+    scale: Scale = "laptop",
+    list_: Annotated[bool, typer.Option("--list", help="Show the recipes and how long they take.")] = False,
+    workers: Annotated[int, typer.Option(help="Processes that share the work; 0: one a thread.", min=0)] = 0,
+    data: Data = None,
+    out: Out = Path(),
+    json: Json = False,
+    seed: Seed = 0,
+    threads: Threads = 0,
+) -> None:
+    """Run an experiment of the paper, and set our numbers beside the published ones; started again it goes on."""
+    from lipspline.experiments import recipe as recipes
+    from lipspline.experiments.progress import progress
+    from lipspline.experiments.run import Run
+    from lipspline.experiments.run import reproduce as reproduce_run
+
+    start(seed, threads)
+    if list_ or recipe is None:
+        show(recipes.listing(), recipes.listing_text(), json)
+        return
+    run = Run(recipes.load(recipe, scale), out, data, seed)
+    jobs = run.jobs()
+    with progress(jobs, err) as watch:
+        results = reproduce_run(run, watch, min(len(jobs), workers or torch.get_num_threads()))
+    show(results.document, f"{results.text}\n\nWritten: {', '.join(map(str, results.files))}", json)

@@ -1,0 +1,36 @@
+"""`lipspline train`."""
+
+import json as jsonlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lipspline.cli.options import Data, Json, Out, Scale, Seed, Threads, start
+from lipspline.cli.output import err, show
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe of your own (TOML), or the name of a shipped one.")],
+    job: Annotated[str | None, typer.Option(help="Which training of the recipe, if it has several.")] = None,
+    scale: Scale = "paper",
+    data: Data = None,
+    out: Out = Path(),
+    json: Json = False,
+    seed: Seed = 0,
+    threads: Threads = 0,
+) -> None:
+    """Train one configuration of a recipe; started again it goes on. Under torchrun all processes train together."""
+    from lipspline.experiments.progress import progress
+    from lipspline.experiments.recipe import load
+    from lipspline.experiments.run import Run, pick, run_job
+    from lipspline.training import distributed
+
+    start(seed, threads)
+    run = Run(load(recipe, scale), out, data, seed)
+    chosen = pick(run, job)
+    with distributed.session(), progress([chosen], err) as watch:
+        outcome = run_job(run, chosen, watch(chosen))
+        if distributed.is_main():
+            document = {"job": chosen.name, "folder": str(run.folder / chosen.name), **outcome.numbers}
+            show(document, jsonlib.dumps(document, indent=2), json)
