@@ -1,0 +1,64 @@
+"""Images of a volume slice by slice, and where they lie in the patient."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Unit = Literal["hounsfield", "arbitrary"]
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A stack of images with their place in space.
+
+    The affine maps `(column, row, slice, 1)` to millimetres in the coordinates of NIfTI: to the patient's right-hand
+    side away (R is the positive end of the first axis), to the front (A), and to the head (S).
+    """
+
+    slices: Tensor
+    """Real images `(S, H, W)` in float32."""
+    affine: Tensor | None = None
+    """`(4, 4)` in float64; None where the file says nothing."""
+    unit: Unit = "arbitrary"
+    identity: Mapping[str, str] = field(default_factory=dict)
+    """Whose images they are, by DICOM keyword, where the file says so; copied, never invented."""
+
+    @property
+    def voxel(self) -> tuple[float, float, float]:
+        """Millimetres from column to column, row to row, slice to slice; 1 where nothing is known."""
+        return voxel_size(self.affine)
+
+
+def voxel_size(affine: Tensor | None) -> tuple[float, float, float]:
+    """Lengths of the three steps of an affine map; 1 where it is None.
+
+    Example:
+        >>> voxel_size(torch.diag(torch.tensor([0.5, -0.5, 3.0, 1.0])))
+        (0.5, 0.5, 3.0)
+    """
+    if affine is None:
+        return 1.0, 1.0, 1.0
+    column, row, depth = torch.linalg.vector_norm(affine[:3, :3], dim=0).tolist()
+    return column, row, depth
+
+
+def from_voxel_size(column: float, row: float, depth: float) -> Tensor:
+    """The affine map of an axis-aligned volume whose place is unknown: sizes only, the first voxel at the origin."""
+    return torch.diag(torch.tensor([column, row, depth, 1.0], dtype=torch.float64))
+
+
+def shifted(affine: Tensor | None, column: int = 0, row: int = 0, depth: int = 0) -> Tensor | None:
+    """The affine map of a part of a volume that begins at this column, row and slice.
+
+    Example:
+        >>> shifted(from_voxel_size(1, 1, 2), depth=3)[:3, 3]
+        tensor([0., 0., 6.], dtype=torch.float64)
+    """
+    if affine is None:
+        return None
+    moved = affine.clone()
+    moved[:3, 3] += affine[:3, :3] @ torch.tensor([column, row, depth], dtype=affine.dtype)
+    return moved
