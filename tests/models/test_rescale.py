@@ -1,0 +1,46 @@
+"""Denoisers at another noise level than they were trained for: the formula, and the certificate."""
+
+import pytest
+import torch
+from torch import nn
+
+from lipspline.certify import certify
+from lipspline.models.denoiser import denoiser
+from lipspline.models.export import plain
+from lipspline.models.rescale import Rescaled
+from lipspline.pnp import lipschitz_bound
+
+
+@pytest.mark.parametrize("factor", [1 / 3, 1.0, 2.0])
+def test_it_is_the_denoiser_on_another_scale_of_grey_values(factor):
+    """Soft thresholding at t becomes soft thresholding at c t."""
+    x = torch.linspace(-3, 3, 25, dtype=torch.float64)
+    torch.testing.assert_close(Rescaled(nn.Softshrink(0.5), factor)(x), nn.Softshrink(0.5 * factor)(x))
+
+
+def test_factors_multiply():
+    model = denoiser("lls", channels=4, depth=2).double()
+    x = torch.rand(1, 1, 8, 8, dtype=torch.float64)
+    torch.testing.assert_close(Rescaled(Rescaled(model, 3.0), 0.5)(x), Rescaled(model, 1.5)(x))
+
+
+@pytest.mark.parametrize("factor", [0.1, 1 / 3, 0.7, 3.0])
+def test_the_certificate_is_that_of_the_denoiser(factor):
+    """[sec:exp_pnp]: no round-off of c · (1/c) spoils a bound of 1."""
+    model = plain(denoiser("lls", channels=4, depth=2))
+    upper = certify(model, steps=0).upper
+    assert upper <= 1
+    assert lipschitz_bound(Rescaled(model, factor)) == upper
+    assert certify(Rescaled(model, factor), steps=0).upper == upper
+
+
+def test_a_stretched_denoiser_stays_stretched():
+    stretched = nn.Linear(1, 1, bias=False)
+    stretched.weight.data.fill_(2.0)
+    assert certify(Rescaled(stretched, 0.25), steps=0).upper == pytest.approx(2.0, rel=1e-6)
+    assert Rescaled(stretched, 0.25)(torch.tensor([[1.0]])).item() == 2.0
+
+
+def test_a_factor_must_be_positive():
+    with pytest.raises(ValueError, match="factor must be a positive finite number, but is 0"):
+        Rescaled(nn.ReLU(), 0)
