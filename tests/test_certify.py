@@ -921,3 +921,13 @@ def test_the_table_never_prints_less_than_the_bound():
     printed = [float(number) for number in re.findall(r"\d\.\d+", text)]
     assert len(printed) == 2
     assert min(printed) >= value
+
+
+def test_the_input_shape_may_come_with_a_batch():
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Conv2d(3, 1, 3))
+    assert certify(model, (2, 9, 9)).lower == certify(model, (5, 2, 9, 9)).lower
+
+
+def test_an_input_shape_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="does not take inputs of shape"):
+        certify(nn.Linear(3, 2), (4,))

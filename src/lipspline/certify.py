@@ -127,7 +127,7 @@ def certify(
 
     Args:
         model: built of layers with a rule (`register_rule` adds one).
-        input_shape: shape of one input, without batch; only `lower` needs it, and guesses it from the first layer.
+        input_shape: shape of one input, with or without batch; only `lower` needs it, and guesses it from the first layer.
         inputs: a batch around which `lower` is looked for; random ones if not given.
         steps: power iterations on the Jacobian for `lower`; 0 leaves it out.
 
@@ -352,12 +352,32 @@ def _tuple(value: int | tuple[int, ...], dims: int) -> tuple[int, ...]:
 def _lower(model: nn.Module, input_shape: tuple[int, ...] | None, inputs: Tensor | None, steps: int) -> float | None:
     """Largest ratio of distances found by power iteration on Jacobians; None where the input shape is unknown."""
     if inputs is None:
-        shape = input_shape or _input_shape(model)
+        shape = _one_input(input_shape, _input_shape(model))
         if shape is None:
             return None
         inputs = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0))
-    directions = _steepest_directions(copy.deepcopy(model).float(), inputs.float(), steps)
+    single = copy.deepcopy(model).float()
+    _check_accepts(single, inputs.float())
+    directions = _steepest_directions(single, inputs.float(), steps)
     return float(_ratios(model.double(), inputs.double(), _normalized(directions.double())).max())
+
+
+@torch.no_grad()
+def _check_accepts(model: nn.Module, inputs: Tensor) -> None:
+    try:
+        model(inputs)
+    except RuntimeError as error:
+        raise ValueError(
+            f"The model does not take inputs of shape {tuple(inputs.shape)} ({error}). Give input_shape, the shape of one "
+            f"input without batch, or steps=0 to leave out the lower bound."
+        ) from error
+
+
+def _one_input(given: tuple[int, ...] | None, guess: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """The shape without batch; one dimension more than the first layer asks for is the batch."""
+    if given is None or guess is None:
+        return given or guess
+    return given[1:] if len(given) == len(guess) + 1 else given
 
 
 def _input_shape(model: nn.Module) -> tuple[int, ...] | None:

@@ -560,3 +560,9 @@ def test_only_dimension_one_and_the_last_can_hold_the_channels(channel_dim: int)
     """Anything else is refused when the layer is made, not somewhere in the forward pass."""
     with pytest.raises(ValueError, match=r"channel_dim must be"):
         LinearSpline(3, channel_dim=channel_dim)
+
+
+def test_maxmin_start_and_a_shared_spline_exclude_each_other():
+    """[sec:SameExp]: it needs two different splines in turns."""
+    with pytest.raises(ValueError, match="shared=False"):
+        LinearSpline(4, init="maxmin", shared=True)

@@ -89,6 +89,11 @@ class LinearSpline(nn.Module):
             )
         if channel_dim not in (1, -1) or not isinstance(channel_dim, int):
             raise ValueError(f"channel_dim must be 1, or -1 for inputs of shape (..., C), but is {channel_dim!r}.")
+        if shared and isinstance(init, str) and init == "maxmin":
+            raise ValueError(
+                "init='maxmin' gives neighbouring channels different splines, but shared=True has one spline for all. "
+                "Use shared=False, or init='abs'."
+            )
         self.shared = shared
         self.channel_dim = channel_dim
         knots = grid(regions, self.radius, torch.empty(0)).repeat(1 if shared else channels, 1)
