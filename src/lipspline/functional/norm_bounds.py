@@ -33,8 +33,12 @@ def power_of_two_above(x: Tensor) -> float:
     if largest < 2.0**-900:
         return 2.0**-900
     scale = 2.0 ** math.frexp(largest)[1]
-    norm = float(torch.linalg.vector_norm(x / scale)) * (1 + 2 * x.numel() * ROUND_OFF) * OUTWARD
-    return scale * 2.0 ** math.frexp(norm)[1]
+    return scale * 2.0 ** math.frexp(frobenius_upper(x / scale))[1]
+
+
+def frobenius_upper(x: Tensor) -> float:
+    """Bound the Frobenius norm of `x`, and with it the spectral norm, by the computed one."""
+    return float(torch.linalg.vector_norm(x)) * (1 + 2 * x.numel() * ROUND_OFF) * OUTWARD
 
 
 def norm_upper(family: Tensor, rtol: float) -> float:
