@@ -166,12 +166,14 @@ def conv_norm_upper(
 
     .. math:: \|W\|^2 \le c + \|R_0 - c I\| + \sum_{d \ne 0} \|R_d\|
 
-    which is within round-off of its norm. For other kernels the response is sampled at N = 16 (k-1) frequencies an axis, or half as many if that is enough. For a unit vector
-    x and any c, :math:`p = x^H (\hat K^H \hat K - c I) x` is a real trigonometric polynomial of degree d = k-1 along
-    each axis. Such a p stays above :math:`M \cos(d (\theta - \theta^*))` next to the point :math:`\theta^*` where its
-    modulus takes its maximum M (Riesz), and some sample is within :math:`\pi / N` of it. So the samples miss at most
-    a factor :math:`1 / \cos(\pi d / N)` an axis: 2 percent of the norm of a 3x3 kernel, and next to nothing if it is
-    orthogonal, where the right c leaves only the defect.
+    which is within round-off of its norm.
+
+    The response of other kernels is sampled at N = 16 (k-1) frequencies an axis, or half as many if that is enough. For
+    a unit vector x and any c, :math:`p = x^H (\hat K^H \hat K - c I) x` is a real trigonometric polynomial of degree
+    d = k-1 along each axis. Such a p stays above :math:`M \cos(d (\theta - \theta^*))` next to the point
+    :math:`\theta^*` where its modulus takes its maximum M (Riesz), and some sample is within :math:`\pi / N` of it. So
+    the samples miss at most a factor :math:`1 / \cos(\pi d / N)` an axis: 2 percent of the norm of a 3x3 kernel, and
+    next to nothing if it is nearly orthogonal, where the right c leaves only the defect.
 
     Args:
         kernel: (c_out, c_in / groups, *k), finite.
