@@ -1,4 +1,4 @@
-"""Arrays out of HDF5 files that nobody vouches for: no links to other files, no odd types, no absurd sizes."""
+"""HDF5 files that nobody vouches for: no links to other files, no odd types, no absurd sizes."""
 
 import contextlib
 from collections.abc import Iterator
@@ -6,12 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from lipspline import _checks
 from lipspline.data.guard import FileError, affordable, existing, reading
+from lipspline.data.stored import Container, Stored
+from lipspline.data.volume import Volume
 
+ENDINGS = (".h5", ".hdf5")
 NUMBERS = "biufc"
+LONGEST_TEXT = 2**20
 
 
 @contextlib.contextmanager
@@ -23,40 +28,61 @@ def opened(path: str | Path) -> Iterator[Any]:
         yield file
 
 
-def dataset(file: Any, name: str) -> Any | None:
-    """The dataset `name` of an open file if it holds an array of numbers; None if there is none of that name."""
+def container(file: Any) -> Container:
+    """The arrays of an open file."""
+    return Container(Path(file.filename), tuple(file.keys()), lambda name: _stored(file, name))
+
+
+def write(path: str | Path, volume: Volume, *, image: torch.Tensor | None = None) -> None:
+    """Write a volume as `reconstruction` (S, H, W), as fastMRI does, with `affine`, and `complex` if it is given."""
+    h5py = _checks.require("h5py", "mri", "Writing HDF5 files")
+    with h5py.File(path, "w") as file:
+        file["reconstruction"] = volume.slices.numpy()
+        file["reconstruction"].attrs["unit"] = volume.unit
+        if volume.affine is not None:
+            file["affine"] = volume.affine.numpy()
+        if image is not None:
+            file["complex"] = image.numpy()
+
+
+def member(file: Any, name: str) -> Any:
+    """What the file itself holds under a name; links to somewhere else are not followed."""
     h5py = _checks.require("h5py", "mri", "Reading HDF5 files")
-    link = file.get(name, getlink=True)
-    if link is None:
-        return None
-    if not isinstance(link, h5py.HardLink):
-        raise FileError(f"{file.filename}: {name!r} is a link to somewhere else, which is not followed.")
-    found = file[name]
+    if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+        raise FileError(f"{file.file.filename}: {name!r} is a link to somewhere else, which is not followed.")
+    return file[name]
+
+
+def array(file: Any, name: str) -> Any:
+    """A dataset whose values lie in the file itself, in pieces that are affordable."""
+    h5py = _checks.require("h5py", "mri", "Reading HDF5 files")
+    found, path = member(file, name), Path(file.file.filename)
     if not isinstance(found, h5py.Dataset) or found.shape is None:
-        raise FileError(f"{file.filename}: {name!r} is not an array.")
+        raise FileError(f"{path}: {name!r} is not an array.")
     if found.is_virtual or found.external:
-        raise FileError(f"{file.filename}: the array {name!r} lies in other files, which are not opened.")
-    if found.dtype.kind not in NUMBERS:
-        raise FileError(f"{file.filename}: the array {name!r} holds {found.dtype} values, not numbers.")
+        raise FileError(f"{path}: the array {name!r} lies in other files, which are not opened.")
+    if found.chunks is not None:
+        affordable(path, found.chunks, found.dtype.itemsize, f"pieces of {name!r}")
     return found
 
 
-def rows(found: Any, numbers: range) -> NDArray[Any]:
-    """Some rows of a dataset, read without ever allocating more than is allowed."""
-    path = Path(found.file.filename)
-    affordable(path, (len(numbers), *found.shape[1:]), _widest(found.dtype), f"{found.name[1:]!r}")
-    if found.chunks is not None:
-        affordable(path, found.chunks, found.dtype.itemsize, f"pieces of {found.name[1:]!r}")
-    return np.asarray(found[numbers.start : numbers.stop])
+def text(file: Any, name: str) -> str:
+    """A string of an open file; empty if there is none."""
+    if name not in file:
+        return ""
+    found = array(file, name)
+    if found.size != 1 or found.dtype.itemsize > LONGEST_TEXT:
+        return ""
+    value = found[()] if found.shape == () else found[(0,) * len(found.shape)]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def whole(found: Any) -> NDArray[Any]:
-    """All of a dataset that has at least one dimension."""
-    if not found.shape:
-        raise FileError(f"{found.file.filename}: {found.name[1:]!r} is a single number, not an array.")
-    return rows(found, range(found.shape[0]))
+def _stored(file: Any, name: str) -> Stored:
+    found = array(file, name)
+    if found.dtype.kind not in NUMBERS:
+        raise FileError(f"{file.filename}: the array {name!r} holds {found.dtype} values, not numbers.")
 
+    def load(numbers: range) -> NDArray[Any]:
+        return np.asarray(found[numbers.start : numbers.stop])
 
-def _widest(dtype: np.dtype) -> int:
-    """Bytes of a value as stored or as it is used, whichever is more."""
-    return max(dtype.itemsize, 8 if dtype.kind == "c" else 4)
+    return Stored(Path(file.filename), f"{name!r}", tuple(found.shape), found.dtype, load)

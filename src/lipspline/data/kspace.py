@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from lipspline.data.guard import FileError
@@ -23,6 +24,8 @@ class Kspace:
     """Size of the middle part of the images that matters: readouts are mostly measured over twice the field of view."""
     affine: Tensor | None = None
     """As in `Volume`, for the cropped images."""
+    real: bool = False
+    """Whether the images are known to be real."""
 
     @property
     def coils(self) -> int:
@@ -34,7 +37,6 @@ def measured(data: Tensor) -> Tensor:
     """Which points of k-space `(..., H, W)` hold a number other than zero, as `(W,)` if whole columns do.
 
     Example:
-        >>> import torch
         >>> measured(torch.tensor([[[0j, 1j, 0j], [0j, 2j, 0j]]]))
         tensor([False,  True, False])
     """
@@ -57,3 +59,26 @@ def with_mask(data: Tensor, mask: Tensor | None, source: object) -> tuple[Tensor
     if not both.any():
         raise FileError(f"The k-space in {source} is zero everywhere on its mask.")
     return data * both, both
+
+
+def transform_partitions(data: Tensor, source: object) -> Tensor:
+    """Slices `(S, C, H, W)` of a three-dimensional k-space `(partitions, C, H, W)` that is fully measured in depth."""
+    points = (data != 0).any(dim=1)
+    if not (points == points.any(dim=0)).all():
+        raise FileError(f"The k-space in {source} is undersampled in depth too; only its columns may be.")
+    shifted = torch.fft.ifftshift(data, dim=0)
+    return torch.fft.fftshift(torch.fft.ifft(shifted, dim=0, norm="ortho"), dim=0)
+
+
+def from_uncentred(data: Tensor) -> Tensor:
+    """k-space with zero in the middle, of image and frequencies, from k-space with zero first, on `(..., H, W)`.
+
+    Example:
+        >>> spike = torch.zeros(4, 4)
+        >>> spike[2, 2] = 1
+        >>> from_uncentred(torch.fft.fft2(spike, norm="ortho")).real.unique()
+        tensor([0.2500])
+    """
+    plane = (-2, -1)
+    image = torch.fft.ifftshift(torch.fft.ifft2(data, norm="ortho"), dim=plane)
+    return torch.fft.fftshift(torch.fft.fft2(image, norm="ortho"), dim=plane)
