@@ -126,7 +126,7 @@ def _imaging(path: Path, stored: Any, *, separate: bool) -> Readouts:
     if not len(found.numbers):
         raise FileError(f"{path} holds no readouts of an image.")
     for name in REPEATED:
-        if len(kinds := np.unique(found.index(name))) > 1:
+        if len(kinds := np.unique(found.counter(name))) > 1:
             raise FileError(f"{path} holds {len(kinds)} of the kind '{name}'; write one of them into its own file.")
     return found
 
