@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from lipspline.certify import declare
+from lipspline.models import denoiser, load, save
 from lipspline.operators import MRI, Matrix, cartesian_mask
 from lipspline.pnp.guarantee import Setting, lipschitz_bound, measure_pairing
 
@@ -29,6 +30,22 @@ def test_bounds_come_from_certificates_only():
     assert lipschitz_bound(nn.Sequential(nn.ReLU(), nn.Sigmoid())) == 0.25
     assert lipschitz_bound(network(5, 0.5)) == pytest.approx(0.5, rel=1e-6)
     assert lipschitz_bound(lambda x: x) is None
+
+
+@pytest.mark.parametrize("change", ["in place", "behind the back of autograd", "by another tensor"])
+def test_a_network_whose_weights_changed_is_certified_anew(change, tmp_path):
+    """What was proved of a file, or a call before, is not believed of other weights."""
+    save(denoiser(channels=4, depth=2), tmp_path / "net.safetensors")
+    network = load(tmp_path / "net.safetensors")
+    assert lipschitz_bound(network) == lipschitz_bound(network) <= 1
+    layer = network[0]
+    if change == "in place":
+        layer.weight.mul_(3)
+    elif change == "by another tensor":
+        layer.weight = nn.Parameter(3 * layer.weight)
+    else:
+        layer.weight.data[:] *= 3
+    assert lipschitz_bound(network) == pytest.approx(3, rel=1e-5)
 
 
 @given(st.floats(0.01, 0.99), st.floats(0.1, 1.5), st.floats(0.1, 1.0), st.integers(0, 99))

@@ -24,6 +24,7 @@ from lipspline.functional.norm_bounds import (
     product_error,
 )
 from lipspline.functional.opaque import opaque
+from lipspline.functional.remember import remembered
 
 NEARLY_ORTHOGONAL = 1e-5  # a bound this close to the mean of the squared singular values is tight enough
 
@@ -230,6 +231,7 @@ def _interleave(kernel: Tensor, strides: Sequence[int]) -> Tensor:
     return kernel
 
 
+@remembered
 def _group_norm_upper(kernel: Tensor) -> float:
     x = kernel if kernel.shape[0] >= kernel.shape[1] else kernel.transpose(0, 1)
     scale = power_of_two_above(x)

@@ -28,17 +28,18 @@ LEAST_CONTRACTION = 1e-6
 def lipschitz_bound(denoiser: Denoiser) -> float | None:
     """The certified Lipschitz bound of a denoiser, or None if it has no certificate.
 
-    A denoiser is certified if it has an attribute `certificate` with a number `upper`, or is a module all of whose
-    layers `lipspline.certify` knows. `lipspline.declare` makes such a module of any callable.
+    A module is certified by `lipspline.certify`, as it is now: a `certificate` it may carry is about the weights it
+    had. Another callable is certified if it has an attribute `certificate` with a number `upper`. `lipspline.declare`
+    makes a module of any callable.
 
     Example:
         >>> lipschitz_bound(nn.ReLU()), lipschitz_bound(torch.relu)
         (1.0, None)
     """
+    if isinstance(denoiser, nn.Module):
+        return certify(denoiser, steps=0).upper
     certificate = getattr(denoiser, "certificate", None)
-    if certificate is not None:
-        return float(certificate.upper)
-    return certify(denoiser, steps=0).upper if isinstance(denoiser, nn.Module) else None
+    return None if certificate is None else float(certificate.upper)
 
 
 @dataclass(frozen=True)
