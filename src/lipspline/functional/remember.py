@@ -41,4 +41,4 @@ def remembered(function: Callable[[Tensor], float], size: int = 256) -> Callable
 
 def _digest(x: Tensor) -> bytes:
     values = x.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(memoryview(values.numpy())).digest()
+    return hashlib.sha256(values.numpy().data).digest()
