@@ -1,11 +1,14 @@
 """The experiments a recipe can name."""
 
-from lipspline.experiments import denoising, fitting, w1_mixtures, w1_mnist, wgan
+from lipspline.experiments import ct, denoising, fitting, mri, multicoil, w1_mixtures, w1_mnist, wgan
 from lipspline.experiments.experiment import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
+    "ct": ct.EXPERIMENT,
     "denoising": denoising.EXPERIMENT,
     "fitting": fitting.EXPERIMENT,
+    "mri": mri.EXPERIMENT,
+    "multicoil": multicoil.EXPERIMENT,
     "w1-mixtures": w1_mixtures.EXPERIMENT,
     "w1-mnist": w1_mnist.EXPERIMENT,
     "wgan": wgan.EXPERIMENT,

@@ -88,6 +88,19 @@ def digit_grids(grids: Mapping[str, Tensor], columns: int = 3) -> Any:
     return figure
 
 
+def picture_rows(rows: Mapping[str, Mapping[str, Tensor]]) -> Any:
+    """Pictures `(H, W)` side by side, a row for each key: `rows[row][title]` [fig:mri, fig:multi_mri, fig:ct]."""
+    pictures = {f"{row}\n{title}": picture for row, titled in rows.items() for title, picture in titled.items()}
+    columns = max(len(titled) for titled in rows.values())
+    height, width = next(iter(pictures.values())).shape
+    figure, axes = _grid(pictures, columns, (2.6, 2.6 * height / width + 0.5))
+    for ax, (title, picture) in zip(axes, pictures.items(), strict=True):
+        ax.imshow(picture.numpy(), cmap="gray", vmin=0, vmax=1)
+        ax.set_title(title, fontsize=9)
+        ax.axis("off")
+    return figure
+
+
 def _grid(panels: Mapping[str, Any], columns: int, size: tuple[float, float]) -> tuple[Any, list[Any]]:
     """A figure with a panel for each key."""
     _checks.require("matplotlib", "plot", "Drawing the figures")

@@ -27,10 +27,16 @@ def progress(jobs: Sequence[Job], console: Console) -> Iterator[Watch]:
             bar.reset(current, description=job.name, total=job.steps)
 
             def observe(record: Record) -> None:
-                losses = ", ".join(f"{value:.3g}" for value in record.losses.values())
-                bar.update(current, completed=record.step, description=f"{job.name} (loss {losses})")
+                bar.update(current, completed=record.step, description=f"{job.name} ({_scores(record)})")
                 bar.update(every, completed=before + record.step)
 
             return observe
 
         yield watch
+
+
+def _scores(record: Record) -> str:
+    """The losses of a training; of what is not trained, the metrics."""
+    if record.losses:
+        return f"loss {', '.join(f'{value:.3g}' for value in record.losses.values())}"
+    return ", ".join(f"{name} {value:.4g}" for name, value in record.metrics.items())

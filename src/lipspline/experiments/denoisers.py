@@ -1,0 +1,81 @@
+"""Trained denoisers for an experiment: where their weights are, and how they serve at any noise level."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from math import log
+
+import torch
+from torch import nn
+
+from lipspline import _checks
+from lipspline.experiments.networks import Activation
+from lipspline.models.denoiser import denoiser
+from lipspline.models.export import checksum, load, plain
+from lipspline.models.rescale import Rescaled
+from lipspline.models.zoo import available, zoo
+
+
+@dataclass(frozen=True)
+class Family:
+    """Denoisers of one kind by the noise level, of 255, that they were trained for."""
+
+    trained: Mapping[float, nn.Module]
+
+    def at(self, noise: float) -> nn.Module:
+        """The denoiser for any noise level: the one trained nearest to it, rescaled [sec:exp_pnp]."""
+        nearest = min(self.trained, key=lambda known: abs(log(noise / known)))
+        model = self.trained[nearest]
+        return model if nearest == noise else Rescaled(model, noise / nearest)
+
+    def checksums(self) -> dict[str, str]:
+        """What the weights are, by noise level."""
+        return {f"{noise:g}": checksum(dict(model.state_dict())) for noise, model in self.trained.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where denoisers come from: they ship with the package, or are named here.
+
+    Args:
+        activation: its name in the paper's tables.
+        files: weights of one's own, by the noise level (of 255) they were trained for.
+        untrained: small random weights, which are just as 1-Lipschitz: to see that everything runs.
+    """
+
+    activation: Activation
+    files: dict[str, str] = field(default_factory=dict)
+    untrained: bool = False
+
+    def __post_init__(self):
+        for noise in self.files:
+            if not noise.isdigit() or int(noise) == 0:
+                raise ValueError(f"files must be given by noise level, a whole number of 255, but there is {noise!r}.")
+        if self.files and self.untrained:
+            raise ValueError("weights are either read from files or untrained, but both were asked for.")
+
+    def load(self) -> Family | None:
+        """The denoisers; None if none of this kind ship with the package."""
+        if self.untrained:
+            return Family({15: _untrained(self.activation)})
+        if self.files:
+            return Family({int(noise): _read(file) for noise, file in self.files.items()})
+        shipped = [noise for activation, noise in available() if activation == self.activation]
+        return Family({noise: _shipped(self.activation, noise) for noise in shipped}) if shipped else None
+
+
+@cache
+def _read(file: str) -> nn.Module:
+    return load(file)
+
+
+@cache
+def _shipped(activation: str, noise: int) -> nn.Module:
+    return zoo(activation, noise)
+
+
+@cache
+def _untrained(activation: str) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return plain(denoiser(_checks.one_of("activation", activation, Activation.__args__), channels=4, depth=2))
