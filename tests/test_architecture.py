@@ -21,6 +21,7 @@ SOURCE = Path(lipspline.__file__).parent
 LABELS = set((TESTS / "paper_labels.txt").read_text().split())
 LEVELS = {
     "_checks": -1,
+    "_files": -1,
     "kernels": 0,
     "functional": 1,
     "nn": 2,
@@ -31,6 +32,7 @@ LEVELS = {
     "training": 6,
     "pnp": 6,
     "experiments": 7,
+    "reconstruct": 7,
     "benchmarks": 7,
     "report": 8,
     "cli": 9,

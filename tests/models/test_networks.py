@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lipspline import certify
-from lipspline.models import Network, activation, denoiser, mlp, zoo
+from lipspline.models import Network, activation, denoiser, mlp
 from lipspline.nn import AbsoluteValue, FoldedSpline, GroupSort, Householder, LinearSpline, LipschitzPReLU
 
 KINDS = {
@@ -131,9 +131,3 @@ def test_bad_arguments_are_refused_in_one_sentence(make, message: str):
     """Got, wanted."""
     with pytest.raises(ValueError, match="^" + re.escape(message)):
         make()
-
-
-def test_a_denoiser_that_does_not_ship_is_refused():
-    """The error lists those that do."""
-    with pytest.raises(ValueError, match=r"^No denoiser 'lls' for noise 99 ships with lipspline; there are: .+\.$"):
-        zoo("lls", noise=99)

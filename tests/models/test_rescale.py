@@ -7,7 +7,8 @@ from torch import nn
 from lipspline.certify import certify
 from lipspline.models.denoiser import denoiser
 from lipspline.models.export import plain
-from lipspline.models.rescale import Rescaled
+from lipspline.models.network import Network
+from lipspline.models.rescale import Rescaled, rescale_
 from lipspline.pnp import lipschitz_bound
 
 
@@ -44,3 +45,23 @@ def test_a_stretched_denoiser_stays_stretched():
 def test_a_factor_must_be_positive():
     with pytest.raises(ValueError, match="factor must be a positive finite number, but is 0"):
         Rescaled(nn.ReLU(), 0)
+
+
+@pytest.mark.parametrize("activation", ["relu", "av", "prelu", "gs", "hh", "lls"])
+@pytest.mark.parametrize("fold", [False, True], ids=["to train", "plain"])
+def test_rescaled_parameters_are_the_rescaled_denoiser(activation, fold):
+    """[sec:exp_pnp]: biases by c, scales of splines by 1/c; also for what is then trained further."""
+    model = denoiser(activation, channels=4, depth=3).double()
+    for parameter in model.parameters():
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    model = plain(model) if fold else model
+    x = torch.rand(2, 1, 9, 9, dtype=torch.float64)
+    expected = Rescaled(model, 0.4)(x)
+    upper = certify(model, steps=0).upper
+    torch.testing.assert_close(rescale_(model, 0.4)(x), expected)
+    assert certify(model, steps=0).upper == upper
+
+
+def test_a_layer_that_is_not_known_to_scale_is_refused():
+    with pytest.raises(ValueError, match=r"does not know how Tanh scales. Wrap the network in Rescaled."):
+        rescale_(Network([nn.Tanh()], {}), 2.0)

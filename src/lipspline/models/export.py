@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from lipspline import _checks
+from lipspline._files import write_whole
 from lipspline.certify import Certificate, certify, layer_bound
 from lipspline.kernels import eager
 from lipspline.models.denoiser import denoiser
@@ -99,7 +99,7 @@ def save(model: Network, path: str | os.PathLike[str], provenance: dict[str, Any
         "provenance": json.dumps(provenance or {}),
         "sha256": checksum(tensors),
     }
-    _write_whole(Path(path), to_bytes(tensors, metadata))
+    write_whole(Path(path), to_bytes(tensors, metadata))
     return certificate
 
 
@@ -154,7 +154,8 @@ def _build(config: dict[str, Any]) -> Network:
     """The empty network that a configuration describes."""
     options = dict(config)
     kind = _checks.one_of("kind", options.pop("kind", None), BUILDERS)
-    return BUILDERS[kind](**options, folded=True).eval().requires_grad_(False)
+    with torch.device("meta"):  # its tensors come from a file: neither time nor random numbers are spent on others
+        return BUILDERS[kind](**options, folded=True).eval().requires_grad_(False)
 
 
 def _without_start(config: dict[str, Any]) -> dict[str, Any]:
@@ -185,20 +186,6 @@ def _fill(model: Network, tensors: dict[str, Tensor], path: str | os.PathLike[st
         )
     model.load_state_dict(tensors, assign=True)
     model.requires_grad_(False)
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that it is never seen half written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-        try:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
 
 
 def to_onnx(model: nn.Module, path: str | os.PathLike[str], input_shape: tuple[int, ...]) -> None:

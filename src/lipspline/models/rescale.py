@@ -1,9 +1,18 @@
 """A denoiser trained for one noise level as a denoiser for any other."""
 
+import math
+
+import torch
 from torch import Tensor, nn
 
 from lipspline import _checks
-from lipspline.certify import Certificate, certify, register_rule
+from lipspline.certify import certify, register_rule
+from lipspline.models.network import Network
+from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
+from lipspline.nn.folded_spline import FoldedSpline
+from lipspline.nn.linear_spline import LinearSpline
+
+HOMOGENEOUS = (nn.ReLU, AbsoluteValue, LipschitzPReLU, GroupSort, MaxMin, Householder)
 
 
 class Rescaled(nn.Module):
@@ -18,7 +27,6 @@ class Rescaled(nn.Module):
         factor: c, the noise level wanted over the one that D was trained for.
 
     Example:
-        >>> import torch
         >>> shrink = nn.Softshrink(1.0)
         >>> Rescaled(shrink, 2.0)(torch.tensor([1.0, 3.0]))
         tensor([0., 1.])
@@ -29,11 +37,6 @@ class Rescaled(nn.Module):
         self.inner = inner
         self.factor = _checks.positive("factor", factor)
 
-    @property
-    def certificate(self) -> Certificate:
-        """The certificate of D; made if it carries none."""
-        return getattr(self.inner, "certificate", None) or certify(self.inner, steps=0)
-
     def forward(self, x: Tensor) -> Tensor:
         return self.factor * self.inner(x / self.factor)
 
@@ -43,4 +46,29 @@ class Rescaled(nn.Module):
 
 @register_rule(Rescaled)
 def _rescaled(layer: Rescaled) -> tuple[float, str]:
-    return layer.certificate.upper, f"differences divided and multiplied by {layer.factor:g}"
+    return certify(layer.inner, steps=0).upper, f"differences divided and multiplied by {layer.factor:g}"
+
+
+@torch.no_grad()
+def rescale_(network: Network, factor: float) -> Network:
+    """Turn a network D into `c D(x / c)` by its parameters, so that it can be trained further at the new noise.
+
+    Biases are multiplied by c and the scales α of splines divided by it; other activations commute with c.
+
+    Args:
+        network: changed in place.
+        factor: c, the noise level wanted over the one that D was trained for.
+    """
+    _checks.positive("factor", factor)
+    for layer in network:
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            if layer.bias is not None:
+                layer.bias.mul_(factor)
+        elif isinstance(layer, LinearSpline):
+            layer.log_scale.sub_(math.log(factor))
+        elif isinstance(layer, FoldedSpline):
+            layer.scale.div_(factor)
+            layer.refresh()
+        elif not isinstance(layer, HOMOGENEOUS):
+            raise ValueError(f"rescale_ does not know how {type(layer).__name__} scales. Wrap the network in Rescaled.")
+    return network

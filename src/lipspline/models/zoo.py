@@ -1,10 +1,13 @@
 """Denoisers that ship with the package, each with its certificate."""
 
 import functools
+import math
 from importlib import resources
 
+from lipspline import _checks
 from lipspline.models.export import load
 from lipspline.models.network import Network
+from lipspline.models.rescale import rescale_
 
 
 @functools.cache
@@ -19,16 +22,29 @@ def available() -> dict[tuple[str, int], str]:
     return dict(sorted(found.items()))
 
 
-def zoo(activation: str = "lls", noise: int = 15) -> Network:
+def zoo(activation: str = "lls", noise: float = 15) -> Network:
     """Load a shipped denoiser: certified <= 1 (computed again on loading), no network, a few milliseconds.
+
+    A noise level that none was trained for is served by the nearest one, rescaled [sec:exp_pnp].
 
     Args:
         activation: "lls", or a rival for comparison.
-        noise: standard deviation it was trained for, of 255.
+        noise: standard deviation of the noise to remove, of 255.
     """
-    file = available().get((activation, noise))
-    if file is None:
-        shipped = ", ".join(f"{a} at noise {n}" for a, n in available()) or "none"
-        raise ValueError(f"No denoiser {activation!r} for noise {noise} ships with lipspline; there are: {shipped}.")
-    with resources.as_file(resources.files("lipspline.weights") / file) as path:
-        return load(path)
+    _checks.positive("noise", noise, "It is the standard deviation of the noise, of 255.")
+    trained = nearest_noise(activation, noise)
+    with resources.as_file(resources.files("lipspline.weights") / available()[activation, trained]) as path:
+        model = load(path)
+        assert model.certificate is not None
+        if model.certificate.upper > 1:
+            raise ValueError(f"{path} should be 1-Lipschitz, but its layers only prove {model.certificate.upper:.9g}.")
+    return model if trained == noise else rescale_(model, noise / trained)
+
+
+def nearest_noise(activation: str, noise: float) -> int:
+    """The noise level nearest to `noise`, as a ratio, that a denoiser with this activation ships for."""
+    levels = [level for known, level in available() if known == activation]
+    if not levels:
+        names = ", ".join(f"{a} at noise {n}" for a, n in available()) or "none"
+        raise ValueError(f"No denoiser {activation!r} ships with lipspline; there are: {names}.")
+    return min(levels, key=lambda level: abs(math.log(level / noise)))
