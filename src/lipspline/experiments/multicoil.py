@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from lipspline.data import mri as files
@@ -16,6 +17,11 @@ from lipspline.experiments.mri import Scan, add_noise, draw_mask, zero_fill
 from lipspline.experiments.reconstruction import Comparison, Job, Modality
 from lipspline.operators import MultiCoilMRI, espirit, simulated_maps
 from lipspline.pnp import Problem
+
+
+# Maps are kept wherever they are known at all: zeroing them off the anatomy, where there is faint signal and noise all
+# the same, lost 5 dB of a least-squares fit at acceleration 8, whose few calibration columns make eigenvalues small.
+CROP = 1e-3
 
 
 @dataclass(frozen=True)
@@ -63,20 +69,21 @@ def measure(subject: Tensor | Kspace, scan: CoilScan, name: str, seed: int) -> P
     mask = draw_mask(scan.sampling, subject.shape[-1], name, seed)
     maps = simulated_maps(scan.coils, (subject.shape[-2], subject.shape[-1]))
     y = add_noise(MultiCoilMRI(mask, maps).forward(subject), mask, scan.noise, name, seed)
-    return Problem(y, MultiCoilMRI(mask, espirit(y[0])), subject)
+    return Problem(y, MultiCoilMRI(mask, espirit(y[0], crop=CROP)), subject)
 
 
 def undersample(kspace: Kspace, scan: CoilScan, name: str, seed: int) -> Problem:
     """Drop columns of measured k-space; the truth is the magnitude of the image from all of them."""
     full = kspace.data
-    everything = kspace.mask.new_ones(full.shape[-1])
-    whole = MultiCoilMRI(everything, espirit(full[0], convention="centred"), convention="centred")
-    truth = whole.adjoint(full).abs()
+    truth = _operator(torch.ones(full.shape[-1], dtype=torch.bool), full).adjoint(full).abs()
     mask = draw_mask(scan.sampling, full.shape[-1], name, seed)
     y = full * mask / truth.max()
-    return Problem(
-        y, MultiCoilMRI(mask, espirit(y[0], convention="centred"), convention="centred"), truth / truth.max()
-    )
+    return Problem(y, _operator(mask, y), truth / truth.max())
+
+
+def _operator(mask: Tensor, y: Tensor) -> MultiCoilMRI:
+    """The operator for k-space of a scanner, with maps from it."""
+    return MultiCoilMRI(mask, espirit(y[0], crop=CROP, convention="centred"), convention="centred")
 
 
 MODALITY = Modality(read, measure, {"zero-fill": zero_fill})
