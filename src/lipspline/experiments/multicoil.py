@@ -18,7 +18,6 @@ from lipspline.experiments.reconstruction import Comparison, Job, Modality
 from lipspline.operators import MultiCoilMRI, espirit, simulated_maps
 from lipspline.pnp import Problem
 
-
 # Maps are kept wherever they are known at all: zeroing them off the anatomy, where there is faint signal and noise all
 # the same, lost 5 dB of a least-squares fit at acceleration 8, whose few calibration columns make eigenvalues small.
 CROP = 1e-3
