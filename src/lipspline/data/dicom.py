@@ -1,6 +1,5 @@
 """DICOM images: one file, or the series in a folder; written as derived secondary captures."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,18 +53,19 @@ def read(path: str | Path, slices: slice = slice(None)) -> Volume:
     """Read one DICOM file, of one or several frames, or a folder that holds one series, sorted by position."""
     path = Path(path)
     files = _series(path) if path.is_dir() else [existing(path, "DICOM")]
-    frames = sorted((frame for file in files for frame in _frames(file)), key=lambda frame: frame.height)
-    _check_series(path, frames)
-    numbers = chosen(path, len(frames), slices)
-    wanted = frames[numbers.start : numbers.stop]
-    first = frames[0].header
-    affordable(path, (len(wanted), first.Rows, first.Columns), 4)
-    values = np.stack([pixels for frame in wanted for pixels in _pixels(frame)])
+    with reading(path, "DICOM"):  # elements are decoded when they are asked for
+        frames = sorted((frame for file in files for frame in _frames(file)), key=lambda frame: frame.height)
+        _check_series(path, frames)
+        numbers = chosen(path, len(frames), slices)
+        first = frames[0].header
+        affordable(path, (len(numbers), first.Rows, first.Columns), 4)
+        values = np.stack([_pixels(frame) for frame in frames[numbers.start : numbers.stop]])
+        affine = shifted(_affine(frames), depth=numbers.start)
+        identity = {key: str(first.get(key)) for key in IDENTITY if first.get(key)}
+        unit = "hounsfield" if first.get("Modality") == "CT" else "arbitrary"
     if not np.isfinite(values).all():
         raise FileError(f"{path} has NaN or infinite values.")
-    unit = "hounsfield" if first.get("Modality") == "CT" else "arbitrary"
-    identity = {key: str(first.get(key)) for key in IDENTITY if first.get(key)}
-    return Volume(torch.from_numpy(values), shifted(_affine(frames), depth=numbers.start), unit, identity)
+    return Volume(torch.from_numpy(values), affine, unit, identity)
 
 
 def write(path: str | Path, volume: Volume, *, modality: str, description: str) -> None:
@@ -164,7 +164,7 @@ def _rounded(axes: Tensor | None) -> list[list[float]]:
     return [] if axes is None else [[round(v, 3) for v in row] for row in axes.tolist()]
 
 
-def _pixels(frame: Frame) -> Iterator[NDArray[np.float32]]:
+def _pixels(frame: Frame) -> NDArray[np.float32]:
     """The values of one frame, with slope and intercept applied."""
     pydicom = _checks.require("pydicom", "dicom", "Reading DICOM files")
     path = Path(frame.header.filename)
@@ -176,7 +176,7 @@ def _pixels(frame: Frame) -> Iterator[NDArray[np.float32]]:
         group = "PixelValueTransformationSequence"
         slope, intercept = (_look_up(dataset, frame.number, group, f"Rescale{kind}") for kind in ("Slope", "Intercept"))
         slope, intercept = (1.0 if slope is None else float(slope)), (0.0 if intercept is None else float(intercept))
-        yield (values * slope + intercept).astype(np.float32)
+        return (values * slope + intercept).astype(np.float32)
 
 
 def _affine(frames: list[Frame]) -> Tensor | None:

@@ -1,6 +1,7 @@
 """What every reader does first: the file is there, claims no more than memory holds, and damage is one sentence."""
 
 import contextlib
+import logging
 import math
 import os
 import warnings
@@ -29,8 +30,10 @@ def existing(path: str | os.PathLike[str], kind: str) -> Path:
 
 @contextlib.contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
-    """Turn whatever a library raises on a damaged file, and what it warns of, into one sentence that names the file."""
+    """Turn whatever a library raises on a damaged file into one sentence that names it; warnings and logs are muted."""
+    muted = logging.root.manager.disable
     try:
+        logging.disable(logging.CRITICAL)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
@@ -38,6 +41,8 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         raise
     except Exception as error:  # decoders raise anything from SyntaxError to struct.error on damaged files
         raise FileError(f"{path} is damaged, or not a {kind} file ({in_short(error)}).") from error
+    finally:
+        logging.disable(muted)
 
 
 def in_short(error: BaseException) -> str:

@@ -1,0 +1,231 @@
+"""Damage files of every format and see that the command line stays calm.
+
+    python tests/fuzz.py [--count 2000] [--seed 0] [--at-once 50]
+
+Each file is reconstructed by `lipspline reconstruct`. What may happen: success, or one sentence on stderr, exit code 2
+and no output. What may not: a traceback, a crash, more than 20 seconds, more than 2 GB, NaN. Files are worked off in
+processes of their own, so that a crash is counted and the rest goes on; the files that failed are kept.
+"""
+
+import argparse
+import contextlib
+import io
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+import sample_files
+
+SECONDS, MEMORY = 20.0, 2 * 10**9
+Damage = Callable[[bytes, np.random.Generator], bytes]
+
+
+def truncated(content: bytes, rng: np.random.Generator) -> bytes:
+    return content[: rng.integers(len(content))]
+
+
+def with_flipped_bits(content: bytes, rng: np.random.Generator) -> bytes:
+    changed = bytearray(content)
+    for _ in range(rng.integers(1, 9)):
+        changed[rng.integers(len(changed))] ^= 1 << rng.integers(8)
+    return bytes(changed)
+
+
+def with_flipped_head(content: bytes, rng: np.random.Generator) -> bytes:
+    head = with_flipped_bits(content[:600], rng)
+    return head + content[600:]
+
+
+def with_absurd_numbers(content: bytes, rng: np.random.Generator) -> bytes:
+    numbers = [0, 1, -1, 2**15, 2**31 - 1, 2**32 - 1, 2**40, 2**63 - 1]
+    changed = bytearray(content)
+    for _ in range(rng.integers(1, 4)):
+        number, size = int(rng.choice(numbers)), int(rng.choice([2, 4, 8]))
+        code = {2: "<H", 4: "<I", 8: "<Q"}[size]
+        at = int(rng.integers(min(len(changed), int(rng.choice([400, 4000, 10**9])))))
+        changed[at : at + size] = struct.pack(code, number % 2 ** (8 * size))
+    return bytes(changed)
+
+
+def with_a_hole(content: bytes, rng: np.random.Generator) -> bytes:
+    start = int(rng.integers(len(content)))
+    return content[:start] + content[start + int(rng.integers(1, 65)) :]
+
+
+def with_noise_inside(content: bytes, rng: np.random.Generator) -> bytes:
+    start = int(rng.integers(len(content)))
+    return content[:start] + rng.bytes(int(rng.integers(1, 65))) + content[start:]
+
+
+def with_a_stretch_repeated(content: bytes, rng: np.random.Generator) -> bytes:
+    start = int(rng.integers(len(content)))
+    stretch = content[start : start + int(rng.integers(1, 257))]
+    return content[:start] + stretch * int(rng.integers(2, 9)) + content[start:]
+
+
+DAMAGES: tuple[Damage, ...] = (
+    truncated,
+    with_flipped_bits,
+    with_flipped_head,
+    with_absurd_numbers,
+    with_a_hole,
+    with_noise_inside,
+    with_a_stretch_repeated,
+)
+
+
+def sound_files(folder: Path) -> list[tuple[str, Path]]:
+    """Every sample file with the command that reads it."""
+    kinds = (
+        ("mri", sample_files.MRI_FILES),
+        ("mri --simulate", sample_files.IMAGE_FILES),
+        ("ct", sample_files.SINOGRAM_FILES),
+        ("ct --simulate --angles 12 --detectors 30", {k: sample_files.IMAGE_FILES[k] for k in ("slice.dcm", "series")}),
+    )
+    made = []
+    for command, files in kinds:
+        place = folder / command.split()[0] / str(len(made))
+        place.mkdir(parents=True)
+        made += [(command, write(place / name)) for name, write in files.items()]
+    return made
+
+
+def damaged_copy(source: Path, target: Path, damage: Damage, rng: np.random.Generator) -> Path:
+    """A copy of a file, or of a folder, one file of which is damaged."""
+    if source.is_dir():
+        shutil.copytree(source, target)
+        victims = sorted(target.iterdir())
+    else:
+        victims = [shutil.copy(source, target)]
+        if source.suffix == ".cfl":
+            victims.append(shutil.copy(source.with_suffix(".hdr"), target.with_suffix(".hdr")))
+    victim = Path(victims[rng.integers(len(victims))])
+    victim.write_bytes(damage(victim.read_bytes(), rng))
+    return target
+
+
+def damaged_files(folder: Path, count: int, seed: int) -> Iterator[tuple[str, Path]]:
+    """`count` damaged files, each with the command that should refuse it or make sense of it."""
+    rng = np.random.default_rng(seed)
+    sound = sound_files(folder / "sound")
+    for number in range(count):
+        command, source = sound[number % len(sound)]
+        damage = DAMAGES[rng.integers(len(DAMAGES))]
+        name = "".join(source.suffixes)
+        yield command, damaged_copy(source, folder / f"{number:05d}-{damage.__name__}{name}", damage, rng)
+
+
+def complaint(command: str, path: Path, denoiser: Path) -> str:
+    """What was wrong with how the command line dealt with a file; empty if nothing was."""
+    from lipspline import cli
+
+    out = path.parent / f"out-{path.name}.npy"
+    arguments = ["reconstruct", *command.split(), str(path), str(out)]
+    arguments += ["--model", str(denoiser), "--max-steps", "2", "--tol", "0.01"]
+    stdout, stderr, begin = io.StringIO(), io.StringIO(), time.perf_counter()
+    code: object = 0
+    try:
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr), _arguments(arguments):
+            cli.main()
+    except SystemExit as stop:
+        code = stop.code or 0
+    except BaseException as error:  # what the program let through is what is looked for
+        return f"{type(error).__name__}: {error}"
+    finally:
+        left = list(path.parent.glob(f"*{out.name}*")) + list(path.parent.glob(f".{out.name}*"))
+        finite = not out.is_file() or bool(np.isfinite(np.load(out)).all())
+        for file in left:
+            shutil.rmtree(file) if file.is_dir() else file.unlink()
+    if not finite:
+        return "NaN in the output"
+    if time.perf_counter() - begin > SECONDS:
+        return f"took {time.perf_counter() - begin:.0f} s"
+    if code == 2:
+        return _about_refusal(stderr.getvalue(), [file for file in left if not file.name.endswith(".parts")])
+    return "" if code == 0 else f"exit code {code}: {stderr.getvalue()}"
+
+
+def _about_refusal(text: str, left: list[Path]) -> str:
+    sentence = " ".join(text.split())
+    if not sentence.startswith("lipspline: ") or "Traceback" in sentence or len(sentence) > 900:
+        return f"not one sentence: {text}"
+    return f"left {left[0].name} behind" if left else ""
+
+
+@contextlib.contextmanager
+def _arguments(arguments: list[str]) -> Iterator[None]:
+    before = sys.argv
+    sys.argv = ["lipspline", *arguments]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+def work(folder: Path, first: int, last: int) -> None:
+    """What a process of its own does: files `first` to `last` of a list; prints each name before its verdict."""
+    denoiser = folder / "denoiser.safetensors"
+    for line in (folder / "list").read_text().splitlines()[first:last]:
+        command, _, path = line.partition("\t")
+        print(f"FILE {path}", flush=True)
+        print(f"SAYS {complaint(command, Path(path), denoiser)!r}", flush=True)
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if used > MEMORY:
+            print(f"SAYS 'has used {used / 1e9:.1f} GB'", flush=True)
+            return
+
+
+def verdicts(output: str, code: int) -> Iterator[tuple[str, str]]:
+    """File and complaint for each file that a process dealt with; a crash is the complaint of its last file."""
+    current, said = "", True
+    for line in output.splitlines():
+        if line.startswith("FILE "):
+            current, said = line[5:], False
+        elif line.startswith("SAYS "):
+            yield current, line[5:].strip("'\"")
+            said = True
+    if not said:
+        yield current, f"the process ended with code {code}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Damage files and see that the command line stays calm.")
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--at-once", type=int, default=100, help="files for each process")
+    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        work(Path(options.work[0]), int(options.work[1]), int(options.work[2]))
+        return 0
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    sample_files.write_denoiser(folder / "denoiser.safetensors")
+    files = [f"{command}\t{path}" for command, path in damaged_files(folder, options.count, options.seed)]
+    (folder / "list").write_text("\n".join(files))
+    bad, done = [], 0
+    while done < len(files):
+        last = min(done + options.at_once, len(files))
+        command = [sys.executable, __file__, "--work", str(folder), str(done), str(last)]
+        result = subprocess.run(command, capture_output=True, text=True)
+        found = list(verdicts(result.stdout, result.returncode))
+        bad += [(path, text) for path, text in found if text]
+        done += len({path for path, _ in found}) or len(files)
+        print(f"{done} of {len(files)} files, {len(bad)} complaints", file=sys.stderr)
+    for path, text in bad:
+        print(f"{path}: {text}")
+    if not bad:
+        shutil.rmtree(folder)
+    print(f"{len(files)} damaged files, {len(bad)} complaints")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,257 @@
+"""Small files of every format that is read, each written by the format's own library."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+RNG = np.random.default_rng(0)
+SLICES, COILS, HEIGHT, WIDTH = 3, 2, 20, 16
+
+
+def images() -> np.ndarray:
+    """Real images (S, H, W) with values in [0, 1]."""
+    rows, columns = np.mgrid[-1 : 1 : HEIGHT * 1j, -1 : 1 : WIDTH * 1j]
+    disk = (rows**2 + columns**2 < 0.6).astype(np.float32)
+    return np.stack([disk * (0.5 + 0.1 * s) + 0.2 * (np.abs(rows) < 0.3) for s in range(SLICES)]).astype(np.float32)
+
+
+def coil_maps() -> np.ndarray:
+    """Sensitivities (C, H, W) whose squares add up to one."""
+    rows, columns = np.mgrid[-1 : 1 : HEIGHT * 1j, -1 : 1 : WIDTH * 1j]
+    maps = np.stack([np.exp(-((rows - 1) ** 2) / 4 + 1j * columns), np.exp(-((rows + 1) ** 2) / 4 - 0.5j * columns)])
+    return (maps / np.sqrt((np.abs(maps) ** 2).sum(0))).astype(np.complex64)
+
+
+def centred_fft(image: np.ndarray) -> np.ndarray:
+    plane = (-2, -1)
+    shifted = np.fft.fft2(np.fft.ifftshift(image, axes=plane), norm="ortho")
+    return np.fft.fftshift(shifted, axes=plane).astype(np.complex64)
+
+
+def single_coil() -> np.ndarray:
+    """k-space (S, H, W), centred."""
+    return centred_fft(images())
+
+
+def multi_coil() -> np.ndarray:
+    """k-space (S, C, H, W), centred."""
+    return centred_fft(images()[:, None] * coil_maps())
+
+
+def columns_mask() -> np.ndarray:
+    mask = np.zeros(WIDTH, dtype=bool)
+    mask[::2] = mask[5:11] = True
+    return mask
+
+
+def sinograms() -> np.ndarray:
+    """(S, angles, detectors) of a square image."""
+    from lipspline.operators import ParallelBeamCT
+
+    square = torch.from_numpy(images()[:, 2:18])[:, None]
+    return ParallelBeamCT(16, 12, 23, spacing=1.0).forward(square)[:, 0].numpy()
+
+
+XML = """<?xml version="1.0"?>
+<ismrmrdHeader xmlns="http://www.ismrm.org/ISMRMRD">
+  <experimentalConditions><H1resonanceFrequency_Hz>128000000</H1resonanceFrequency_Hz></experimentalConditions>
+  <encoding>
+    <encodedSpace><matrixSize><x>{rows}</x><y>{columns}</y><z>{depth}</z></matrixSize>
+      <fieldOfView_mm><x>40</x><y>16</y><z>{extent}</z></fieldOfView_mm></encodedSpace>
+    <reconSpace><matrixSize><x>{half}</x><y>{columns}</y><z>{depth}</z></matrixSize>
+      <fieldOfView_mm><x>20</x><y>16</y><z>{extent}</z></fieldOfView_mm></reconSpace>
+    <trajectory>{trajectory}</trajectory>
+    <encodingLimits>
+      <kspace_encoding_step_1><minimum>0</minimum><maximum>{last}</maximum><center>{middle}</center></kspace_encoding_step_1>
+    </encodingLimits>
+  </encoding>
+</ismrmrdHeader>"""
+
+
+def write_fastmri(path: Path, *, coils: bool = True, mask: bool = False, maps: bool = False) -> Path:
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        kspace = multi_coil() if coils else single_coil()
+        file["kspace"] = kspace * columns_mask() if mask else kspace
+        file["reconstruction_rss" if coils else "reconstruction_esc"] = images()[:, 2:18]
+        if mask:
+            file["mask"] = columns_mask().astype(np.float32)
+        if maps:
+            file["sensitivity"] = np.broadcast_to(coil_maps(), (SLICES, COILS, HEIGHT, WIDTH))
+    return path
+
+
+def write_ismrmrd(path: Path, *, depth: bool = False, averages: int = 1, trajectory: str = "cartesian") -> Path:
+    import ismrmrd
+
+    kspace = multi_coil()
+    sizes = {"rows": HEIGHT, "half": HEIGHT // 2, "columns": WIDTH, "depth": SLICES if depth else 1}
+    text = XML.format(**sizes, extent=9 if depth else 3, last=WIDTH - 1, middle=WIDTH // 2, trajectory=trajectory)
+    ismrmrd.xsd.CreateFromDocument(text)  # the library's own check of the header
+    with ismrmrd.Dataset(str(path), "dataset", mode="w") as dataset:
+        dataset.write_xml_header(text)
+        noise = ismrmrd.Acquisition()
+        noise.resize(HEIGHT, COILS)
+        noise.setFlag(ismrmrd.ACQ_IS_NOISE_MEASUREMENT)
+        noise.data[:] = 99
+        dataset.append_acquisition(noise)
+        for s in range(SLICES):
+            for column in np.flatnonzero(columns_mask()):
+                for average in range(averages):
+                    line = ismrmrd.Acquisition()
+                    line.resize(HEIGHT, COILS)
+                    line.center_sample = HEIGHT // 2
+                    line.data[:] = kspace[s, :, :, column] + (1 if average else -1) * (averages > 1)
+                    line.idx.kspace_encode_step_1, line.idx.average = int(column), average
+                    line.idx.kspace_encode_step_2, line.idx.slice = (s, 0) if depth else (0, s)
+                    line.read_dir[:], line.phase_dir[:], line.slice_dir[:] = (0, 1, 0), (1, 0, 0), (0, 0, 1)
+                    line.position[:] = (5, 6, 7 if depth else 7 + 4 * s)
+                    dataset.append_acquisition(line)
+    return path
+
+
+def write_cfl(path: Path, array: np.ndarray) -> Path:
+    """As BART describes the format: sizes as text, then complex numbers with the first index fastest."""
+    path.with_suffix(".hdr").write_text("# Dimensions\n" + " ".join(map(str, array.shape)) + "\n")
+    array.astype("<c8").ravel(order="F").tofile(path.with_suffix(".cfl"))
+    return path
+
+
+def write_bart(path: Path) -> Path:
+    kspace = multi_coil()[:1] * columns_mask()
+    return write_cfl(path, kspace.transpose(2, 3, 0, 1))  # readout, phase, partition, coil
+
+
+def write_nifti(path: Path, *, unit: str = "arbitrary") -> Path:
+    import nibabel
+
+    values = images() if unit == "arbitrary" else np.rint(1000 * images() - 1000)
+    affine = np.array([[0.0, -0.8, 0, 10], [0.7, 0, 0, 20], [0, 0, 3, 30], [0, 0, 0, 1]])
+    dtype = np.float32 if unit == "arbitrary" else np.int16
+    nibabel.save(nibabel.Nifti1Image(values.transpose(2, 1, 0).astype(dtype), affine), path)
+    return path
+
+
+def dicom_image(number: int, modality: str = "CT"):
+    """A DICOM data set of one slice, in Hounsfield units, made with pydicom."""
+    import pydicom
+
+    image = pydicom.Dataset()
+    image.file_meta = pydicom.dataset.FileMetaDataset()
+    image.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    image.SOPClassUID, image.SOPInstanceUID = pydicom.uid.CTImageStorage, f"1.2.3.{number + 1}"
+    image.StudyInstanceUID, image.SeriesInstanceUID, image.FrameOfReferenceUID = "1.2.30", "1.2.31", "1.2.32"
+    image.PatientName, image.PatientID, image.Modality, image.InstanceNumber = "Doe^J", "7", modality, number + 1
+    image.Rows, image.Columns, image.SamplesPerPixel = HEIGHT, WIDTH, 1
+    image.PhotometricInterpretation = "MONOCHROME2"
+    image.BitsAllocated, image.BitsStored, image.HighBit, image.PixelRepresentation = 16, 16, 15, 0
+    image.RescaleSlope, image.RescaleIntercept = 1, -1024
+    image.ImageOrientationPatient, image.PixelSpacing = [1, 0, 0, 0, 1, 0], [0.7, 0.8]
+    image.ImagePositionPatient = [10, 20, 30 - 3 * number]  # in descending order: readers must sort
+    image.PixelData = np.rint(1000 * images()[number] + 24).astype("<u2").tobytes()
+    return image
+
+
+def write_dicom(path: Path, number: int = 0) -> Path:
+    dicom_image(number).save_as(path, enforce_file_format=True)
+    return path
+
+
+def write_dicom_series(folder: Path) -> Path:
+    folder.mkdir()
+    for number in range(SLICES):
+        write_dicom(folder / f"{number}.dcm", number)
+    return folder
+
+
+def write_png(path: Path) -> Path:
+    from PIL import Image
+
+    Image.fromarray(np.rint(255 * images()[0]).astype(np.uint8)).save(path)
+    return path
+
+
+def write_tiff(path: Path, array: np.ndarray) -> Path:
+    import tifffile
+
+    tifffile.imwrite(path, array.astype(np.float32), photometric="minisblack", metadata=None)
+    return path
+
+
+def write_npy(path: Path, array: np.ndarray) -> Path:
+    np.save(path, array)
+    return path
+
+
+def write_npz(path: Path, **arrays: np.ndarray) -> Path:
+    np.savez_compressed(path, **arrays)
+    return path
+
+
+def write_hdf5(path: Path, **arrays: np.ndarray) -> Path:
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        for name, array in arrays.items():
+            file.create_dataset(name, data=array, compression="gzip")
+    return path
+
+
+def write_tensor_folder(folder: Path) -> Path:
+    """One image as the authors of the paper publish theirs: frequency zero first, real image, cropped truth."""
+    folder.mkdir()
+    image = torch.from_numpy(images()[:1])[:, None]
+    maps = torch.from_numpy(coil_maps())[None]
+    mask = torch.fft.ifftshift(torch.from_numpy(columns_mask())).expand(1, 1, HEIGHT, WIDTH).clone()
+    torch.save(torch.fft.fft2(image * maps, norm="ortho") * mask, folder / "y.pt")
+    torch.save(mask, folder / "mask.pt")
+    torch.save(maps, folder / "smaps.pt")
+    torch.save(image[..., 2:18, :].clone(), folder / "x_crop.pt")
+    return folder
+
+
+def write_denoiser(path: Path) -> Path:
+    """A denoiser small enough for tests: random, and as 1-Lipschitz as a trained one."""
+    from lipspline import models
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        models.save(models.denoiser("lls", channels=4, depth=3), path)
+    return path
+
+
+MRI_FILES: dict[str, Callable[[Path], Path]] = {
+    "single.h5": lambda path: write_fastmri(path, coils=False),
+    "multi.h5": lambda path: write_fastmri(path, maps=True),
+    "masked.h5": lambda path: write_fastmri(path, mask=True),
+    "raw.h5": write_ismrmrd,
+    "raw3d.h5": lambda path: write_ismrmrd(path, depth=True),
+    "bart.cfl": write_bart,
+    "kspace.npy": lambda path: write_npy(path, single_coil()),
+    "kspace.npz": lambda path: write_npz(path, kspace=multi_coil(), mask=columns_mask(), maps=coil_maps()),
+    "tensors": write_tensor_folder,
+}
+"""Files with k-space, by name."""
+
+IMAGE_FILES: dict[str, Callable[[Path], Path]] = {
+    "images.h5": lambda path: write_hdf5(path, reconstruction_rss=images()),
+    "images.npy": lambda path: write_npy(path, images()),
+    "image.png": write_png,
+    "images.tif": lambda path: write_tiff(path, images()),
+    "volume.nii": write_nifti,
+    "volume.nii.gz": write_nifti,
+    "slice.dcm": write_dicom,
+    "series": write_dicom_series,
+}
+"""Files with images, by name."""
+
+SINOGRAM_FILES: dict[str, Callable[[Path], Path]] = {
+    "sinogram.npy": lambda path: write_npy(path, sinograms()),
+    "sinogram.npz": lambda path: write_npz(path, sinogram=sinograms(), angles=np.arange(12) * np.pi / 12),
+    "sinogram.tif": lambda path: write_tiff(path, sinograms()),
+    "sinogram.h5": lambda path: write_hdf5(path, sinogram=sinograms()),
+}
+"""Files with sinograms, by name."""
