@@ -1,0 +1,148 @@
+"""One reconstruction, or several, as one self-contained HTML page that shows the images and the proof."""
+
+import base64
+import hashlib
+import os
+import platform
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import lipspline
+from lipspline import kernels
+from lipspline.certify import certify
+from lipspline.nn.curves import activation_curves
+from lipspline.report.case import Case
+from lipspline.report.charts import activation_tile
+from lipspline.report.plain_words import at_most
+from lipspline.report.section import case_section
+from lipspline.report.template import Html, asset, fill, join, tag
+
+PER_LAYER = 12  # activations of each layer that are drawn
+
+
+def reconstruction_page(
+    cases: Sequence[Case], *, denoiser: nn.Module | None = None, command: str = "", title: str = "Reconstruction"
+) -> str:
+    """A page that needs no network: images to compare, errors, residuals, certificates, activations, versions.
+
+    Args:
+        cases: at least one; each is a section.
+        denoiser: the network whose activations and layers are shown.
+        command: what was typed to make it.
+        title: the heading of the page.
+
+    Example:
+        >>> from lipspline.report import Picture
+        >>> page = reconstruction_page([Case("A square", (Picture("Blurred", torch.eye(8)),))])
+        >>> page[:15], "http://" in page
+        ('<!doctype html>', False)
+    """
+    if not cases:
+        raise ValueError("A page needs at least one case, but got none.")
+    script = asset("page.js")
+    return fill(
+        asset("page.html"),
+        title=title,
+        policy=_policy(script),
+        style=asset("page.css"),
+        script=script,
+        lead=_lead(cases),
+        contents=_contents(cases, denoiser is not None),
+        cases=join(case_section(case, number) for number, case in enumerate(cases)),
+        denoiser=Html() if denoiser is None else denoiser_section(denoiser),
+        provenance=_provenance(command),
+    )
+
+
+def write_page(path: str | os.PathLike[str], page: str) -> Path:
+    """Write a page; the file appears whole or not at all."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(page)
+        Path(draft).chmod(0o644)
+        os.replace(draft, path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def denoiser_section(denoiser: nn.Module) -> Html:
+    """The learned activations as small multiples, and the bound of each layer."""
+    certificate = certify(denoiser, steps=0)
+    head = tag("tr", *(tag("th", text, scope="col") for text in ("Layer", "Kind", "Lipschitz bound", "Rule")))
+    rows = [
+        tag("tr", *(tag("td", text) for text in (layer.name, layer.kind, f"≤ {at_most(layer.upper)}", layer.rule)))
+        for layer in certificate.layers
+    ]
+    return fill(
+        asset("denoiser.html"),
+        bound=at_most(certificate.upper),
+        activations=_activations(denoiser),
+        layers=tag("table", tag("thead", head), tag("tbody", *rows), class_="layers"),
+    )
+
+
+def _activations(denoiser: nn.Module) -> Html:
+    layers = activation_curves(denoiser, per_layer=PER_LAYER)
+    if not layers:
+        return tag("p", "None of its activations is learned: every channel uses the same fixed function.")
+    rows = [
+        tag(
+            "div", tag("h4", f"Layer {name}"), tag("div", *map(activation_tile, curves), class_="tiles"), class_="layer"
+        )
+        for name, curves in layers.items()
+    ]
+    text = (
+        "Each curve was learned from images. It may bend at any dot, but never leaves the shaded cone: its slope stays "
+        "between −1 and 1, which is what makes the proof possible."
+    )
+    return join([tag("p", text), *rows])
+
+
+def _lead(cases: Sequence[Case]) -> str:
+    """The first sentence of the page."""
+    certificates = [p.certificate for case in cases for p in case.pictures if p.certificate is not None]
+    proven = sum(certificate.guaranteed for certificate in certificates)
+    if not certificates:
+        return "These images come without a certificate."
+    if proven == len(certificates):
+        every = "This reconstruction is" if proven == 1 else f"All {proven} reconstructions on this page are"
+        return f"{every} covered by a theorem whose every hypothesis was checked on the operator that ran."
+    return (
+        f"{proven} of {len(certificates)} reconstructions on this page are covered by the theorem; the others are not."
+    )
+
+
+def _contents(cases: Sequence[Case], denoiser: bool) -> Html:
+    entries = [(f"#case-{number}", case.title) for number, case in enumerate(cases)]
+    entries += [("#denoiser", "The denoiser")] if denoiser else []
+    entries.append(("#provenance", "How it was made"))
+    return join(tag("li", tag("a", text, href=target)) for target, text in entries)
+
+
+def _provenance(command: str) -> Html:
+    facts = {
+        "Command": tag("code", command) if command else "–",
+        "lipspline": lipspline.__version__,
+        "Kernels": kernels.active(),
+        "PyTorch": torch.__version__,
+        "Python": platform.python_version(),
+        "System": f"{platform.system()} {platform.machine()}, threads: {torch.get_num_threads()}",
+    }
+    return join(join([tag("dt", name), tag("dd", value)]) for name, value in facts.items())
+
+
+def _policy(script: str) -> str:
+    """A content security policy: nothing may be loaded, and only this script may run."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    return (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"
+    )

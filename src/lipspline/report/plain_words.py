@@ -1,0 +1,169 @@
+"""The certificate of a reconstruction in plain words: one line a fact, one sentence a clinician can read."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import Literal
+
+from lipspline.pnp.certificate import Certificate
+from lipspline.pnp.guarantee import Estimate, contracts
+
+Standing = Literal["proven", "measured", "chosen", "not claimed", "violated"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a certificate: what it is about, its value, what it means, and how we know."""
+
+    name: str
+    value: str
+    sentence: str
+    standing: Standing
+
+
+def certificate_lines(certificate: Certificate) -> dict[str, list[Line]]:
+    """All that is known about a reconstruction, under three headings [eq:pnp_fbs, eq:EstForward]."""
+    return {
+        "What is promised": [
+            _convergence(certificate),
+            *map(_estimate, certificate.estimates),
+            _distance(certificate),
+        ],
+        "What happened": [_settled(certificate), _steps(certificate)],
+        "What the promise rests on": list(_hypotheses(certificate)),
+    }
+
+
+def at_most(bound: float, digits: int = 6) -> str:
+    """An upper bound in a few digits that is still an upper bound.
+
+    Example:
+        >>> at_most(1.0000001), at_most(0.99999999), at_most(2.5)
+        ('1.00001', '1', '2.5')
+    """
+    if not math.isfinite(bound):
+        return "∞"
+    return f"{Decimal(bound).normalize(Context(prec=digits, rounding=ROUND_CEILING)):f}"
+
+
+def one_part_in(share: float) -> str:
+    """A small share in words.
+
+    Example:
+        >>> one_part_in(0.00012), one_part_in(0.0)
+        ('1 part in 8,300', 'nothing')
+    """
+    if share <= 0:
+        return "nothing"
+    return f"1 part in {float(f'{1 / share:.2g}'):,.0f}" if share < 0.5 else "about all of itself"
+
+
+def _convergence(certificate: Certificate) -> Line:
+    if not certificate.guaranteed:
+        why = " ".join(certificate.violations)
+        sentence = f"No theorem covers this image, so it must be judged by eye alone. {why}"
+        return Line("Convergence", "not proven", sentence, "violated")
+    if contracts(certificate.setting.rate):
+        sentence = "There is exactly one answer, and the calculation is proven to reach it from wherever it starts."
+        return Line("Convergence", "to the only answer", sentence, "proven")
+    sentence = "Wherever it starts, the calculation is proven to approach an answer, provided that there is one."
+    return Line("Convergence", "to an answer", sentence, "proven")
+
+
+def _hypotheses(certificate: Certificate) -> Iterator[Line]:
+    setting = certificate.setting
+    if setting.denoiser is None:
+        yield Line(
+            "Denoiser D", "no bound", "Nothing is known about how the denoiser treats small changes.", "violated"
+        )
+    else:
+        amplifies = setting.denoiser > 1
+        sentence = (
+            "The denoiser may enlarge the difference between two images by this factor."
+            if amplifies
+            else "Two images never differ more after the learned denoiser than before: it cannot amplify noise."
+        )
+        value = f"Lipschitz ≤ {at_most(setting.denoiser)}"
+        yield Line("Denoiser D", value, sentence, "violated" if amplifies and setting.lipschitz > 1 else "proven")
+    share = 100 * setting.beta
+    mixture = f"Each step mixes {share:.3g} % of the denoised image with {100 - share:.3g} % of the image before it"
+    shrink = "" if setting.contraction == 1 else f", and shrinks the result by {setting.contraction:g}"
+    yield Line("Weight β", f"{setting.beta:g}", f"{mixture}{shrink}.", "chosen")
+    limit = 2 / setting.norm[1] ** 2
+    allowed = 0 < setting.step < limit
+    sentence = "Each step towards the measurements is short enough for the proof to hold."
+    if not allowed:
+        sentence = "The step towards the measurements is not in the range for which the proof holds."
+    value = f"{setting.step:.3g}, limit {limit:.3g}"
+    yield Line("Step α", value, sentence, "proven" if allowed else "violated")
+    low, high = setting.norm
+    yield Line(
+        "Scanner model ‖H‖",
+        f"{low:.5g} to {at_most(high)}" if low < high else f"{high:.6g}",
+        "The model of the scanner enlarges no image by more than this; both limits are computed, not guessed.",
+        "proven",
+    )
+    yield Line(
+        "Model and its reverse",
+        f"{certificate.pairing.error:.1g}",
+        "The model of the scanner and the way back from data to image fit together up to this relative error.",
+        "measured",
+    )
+
+
+def _settled(certificate: Certificate) -> Line:
+    if certificate.converged:
+        sentence = f"The last step changed the image by less than {one_part_in(certificate.tol)}: it has settled."
+        return Line("Last change", f"{certificate.residual:.2g}", sentence, "measured")
+    sentence = (
+        f"The calculation was ended early: its last step still changed the image by "
+        f"{one_part_in(certificate.residual)}, and {one_part_in(certificate.tol)} was asked for."
+    )
+    return Line("Last change", f"{certificate.residual:.2g}", sentence, "violated")
+
+
+def _steps(certificate: Certificate) -> Line:
+    plain, fast = certificate.plain_steps, certificate.accelerated_steps
+    if not fast:
+        return Line("Steps", f"{plain}", "All steps were those of the theorem.", "measured")
+    sentence = "Faster steps were taken only where they keep the proof intact; the others are those of the theorem."
+    return Line("Steps", f"{plain} plain, {fast} faster", sentence, "measured")
+
+
+def _distance(certificate: Certificate) -> Line:
+    if certificate.distance is None:
+        sentence = "The proof promises that the answer is approached, not how near to it this image is."
+        return Line("Distance to the answer", "no bound", sentence, "not claimed")
+    sentence = "The image shown is at most this far from the exact answer, counted over all pixels together."
+    return Line("Distance to the answer", f"≤ {at_most(certificate.distance)}", sentence, "proven")
+
+
+ESTIMATES = {
+    "eq:EstForward": (
+        "Data stability",
+        "If the measurements change, what this image predicts for them changes {amount}.",
+        "No bound is claimed on how far the predicted measurements move with the real ones.",
+    ),
+    "eq:H_invert": (
+        "Image stability, by the scanner",
+        "If the measurements change, the image changes {amount}.",
+        "The measurements alone do not pin down every part of the image, so they give no bound on it.",
+    ),
+    "eq:EstCont": (
+        "Image stability, by shrinking",
+        "If the measurements change, the image changes {amount}.",
+        "No step shrinks the image, so shrinking gives no bound; a contraction K < 1 would.",
+    ),
+}
+
+
+def _estimate(estimate: Estimate) -> Line:
+    name, claim, silence = ESTIMATES[estimate.label]
+    if estimate.constant is None:
+        return Line(name, "no bound", silence, "not claimed")
+    return Line(name, f"≤ {at_most(estimate.constant)}", claim.format(amount=_amount(estimate.constant)), "proven")
+
+
+def _amount(constant: float) -> str:
+    return "no more than they do" if constant == 1 else f"at most {at_most(constant)} times as much"

@@ -1,0 +1,62 @@
+"""Numbers as shades: the window of grey values, and the colours of errors."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+# From black over violet and orange to pale yellow, even in lightness: also readable in grey and by the colour-blind.
+ANCHORS = ("#03040c", "#2b0b57", "#65156e", "#9f2a63", "#d44842", "#f57d15", "#fac228", "#fcffa4")
+
+
+@dataclass(frozen=True)
+class Window:
+    """The range of values shown, from black to white."""
+
+    low: float
+    high: float
+
+    def bytes(self, pixels: Tensor) -> NDArray[np.uint8]:
+        """Pixels `(H, W)` as shades 0 to 255; what lies outside the window is clipped.
+
+        Example:
+            >>> Window(0.0, 2.0).bytes(torch.tensor([[-1.0, 1.0, 3.0]]))
+            array([[  0, 128, 255]], dtype=uint8)
+        """
+        share = (pixels.double() - self.low) / (self.high - self.low)
+        return (255 * share.clamp(0, 1)).round().to(torch.uint8).cpu().numpy()
+
+
+def spanning(pixels: Tensor) -> Window:
+    """The window from 0, or the least value if that is negative, to the greatest value.
+
+    Example:
+        >>> spanning(torch.tensor([0.5, 2.0])), spanning(torch.zeros(2))
+        (Window(low=0.0, high=2.0), Window(low=0.0, high=1.0))
+    """
+    low, high = min(0.0, float(pixels.min())), float(pixels.max())
+    return Window(low, high if high > low else low + 1.0)
+
+
+def magnitude(image: Tensor) -> Tensor:
+    """What is shown of an image `(..., H, W)` of which all but the last sizes are 1: itself, or its modulus.
+
+    Example:
+        >>> magnitude(torch.tensor([[[3 + 4j]]]))
+        tensor([[5.]])
+    """
+    if image.ndim < 2 or image.numel() != image.shape[-1] * image.shape[-2]:
+        raise ValueError(
+            f"A page shows one image (H, W), but got shape {tuple(image.shape)}. Pick one of the batch or the volume."
+        )
+    plane = image.detach().reshape(image.shape[-2:])
+    return plane.abs() if plane.is_complex() else plane
+
+
+def palette() -> NDArray[np.uint8]:
+    """256 colours `(256, 3)` from the anchors, from no error to the largest."""
+    anchors = np.array([[int(code[i : i + 2], 16) for i in (1, 3, 5)] for code in ANCHORS])
+    where, places = np.linspace(0, len(anchors) - 1, 256), np.arange(len(anchors))
+    return np.stack([np.interp(where, places, column) for column in anchors.T], axis=1).round().astype(np.uint8)

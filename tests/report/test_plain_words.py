@@ -1,0 +1,122 @@
+"""Every line of a certificate has a value, a sentence, and says how we know."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from lipspline import declare, operators, pnp
+from lipspline.report.plain_words import at_most, certificate_lines, one_part_in
+
+
+def solved(**options):
+    H = operators.Identity((1, 4, 4))
+    denoiser = options.pop("denoiser", nn.ReLU())
+    return pnp.fbs(torch.rand(1, 1, 4, 4), H, denoiser, **{"tol": 1e-3, **options}).certificate
+
+
+CERTIFICATES = {
+    "proven": lambda: solved(),
+    "accelerated": lambda: solved(accelerate=True),
+    "contraction": lambda: solved(contraction=0.9),
+    "without guarantee": lambda: solved(guarantee=False),
+    "without bound": lambda: solved(denoiser=torch.relu, guarantee=False),
+    "expansive": lambda: solved(denoiser=declare(lambda x: 1.1 * x, 1.1, "test"), guarantee=False, max_steps=3),
+    "long step": lambda: solved(step=2.5, guarantee=False, max_steps=3),
+    "ended early": lambda: solved(beta=0.1, step=0.1, max_steps=2),
+}
+
+
+@pytest.mark.parametrize("name", CERTIFICATES)
+def test_every_line_is_a_sentence_with_a_value(name):
+    groups = certificate_lines(CERTIFICATES[name]())
+    assert [len(lines) for lines in groups.values()] == [5, 2, 5]
+    for line in (line for lines in groups.values() for line in lines):
+        assert line.name
+        assert line.value
+        assert line.sentence[0].isupper()
+        assert line.sentence.endswith(".")
+
+
+def lines(name):
+    return {line.name: line for group in certificate_lines(CERTIFICATES[name]()).values() for line in group}
+
+
+def test_what_is_proven_is_called_proven_and_nothing_else():
+    """[eq:pnp_fbs], [eq:EstForward]: the standing follows the certificate."""
+    standings = {name: line.standing for name, line in lines("proven").items()}
+    assert standings == {
+        "Convergence": "proven",
+        "Data stability": "proven",
+        "Image stability, by the scanner": "proven",
+        "Image stability, by shrinking": "not claimed",
+        "Distance to the answer": "proven",
+        "Last change": "measured",
+        "Steps": "measured",
+        "Denoiser D": "proven",
+        "Weight β": "chosen",
+        "Step α": "proven",
+        "Scanner model ‖H‖": "proven",
+        "Model and its reverse": "measured",
+    }
+
+
+@pytest.mark.parametrize("name", ["without guarantee", "without bound", "expansive", "long step"])
+def test_without_guarantee_nothing_is_promised(name):
+    found = lines(name)
+    assert found["Convergence"].standing == "violated"
+    assert found["Convergence"].value == "not proven"
+    promised = ("Data stability", "Image stability, by the scanner", "Image stability, by shrinking")
+    assert all(found[name].standing == "not claimed" for name in promised)
+    assert found["Distance to the answer"].standing == "not claimed"
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("without bound", "Denoiser D"), ("expansive", "Denoiser D"), ("long step", "Step α")]
+)
+def test_the_broken_hypothesis_is_pointed_at(name, line):
+    assert lines(name)[line].standing == "violated"
+
+
+def test_an_unfinished_calculation_says_so():
+    found = lines("ended early")["Last change"]
+    assert found.standing == "violated"
+    assert "ended early" in found.sentence
+
+
+def test_constants_are_those_of_the_certificate():
+    """[eq:EstCont]: α ‖H‖ K / (1 - K) with α = ‖H‖ = 1 and K = 0.9."""
+    found = lines("contraction")
+    assert float(found["Image stability, by shrinking"].value.removeprefix("≤ ")) == pytest.approx(9, rel=2e-6)
+    assert "times as much" in found["Image stability, by shrinking"].sentence
+    assert found["Convergence"].value == "to the only answer"
+    certificate = CERTIFICATES["contraction"]()
+    assert float(found["Distance to the answer"].value.removeprefix("≤ ")) >= certificate.distance
+
+
+@given(st.floats(1e-12, 1e12), st.integers(1, 8))
+def test_a_bound_in_print_is_a_bound(bound, digits):
+    """Rounded up, and by less than a unit in the last digit."""
+    shown = float(at_most(bound, digits))
+    assert bound <= shown * (1 + 1e-15)
+    assert shown <= bound * (1 + 10.0 ** (1 - digits))
+
+
+def test_infinity_has_a_sign():
+    assert at_most(float("inf")) == "∞"
+
+
+@pytest.mark.parametrize(
+    ("share", "wanted"),
+    [(1e-5, "1 part in 100,000"), (0.034, "1 part in 29"), (0.0, "nothing"), (0.9, "about all of itself")],
+)
+def test_shares_in_words(share, wanted):
+    assert one_part_in(share) == wanted
+
+
+def test_the_residual_shown_is_the_last_one():
+    certificate = replace(CERTIFICATES["proven"](), residual=0.000123)
+    assert certificate_lines(certificate)["What happened"][0].value == "0.00012"
