@@ -14,4 +14,4 @@ def show(document: dict[str, Any], text: str, json: bool) -> None:
     if json:
         print(jsonlib.dumps(document, indent=2))
     else:
-        out.print(text, markup=False, highlight=False)
+        out.print(text, markup=False, highlight=False, soft_wrap=True)
