@@ -6,6 +6,7 @@ from torch import nn
 
 from lipspline.functional import spline as formulas
 from lipspline.nn import LinearSpline, effective_regions, tv2
+from lipspline.nn.fold import fold
 
 
 def kinked(*changes: float) -> LinearSpline:
@@ -85,6 +86,14 @@ def test_effective_regions_do_not_see_the_scale():
 def test_effective_regions_of_a_model_without_splines_is_refused():
     """One sentence, not a division by zero."""
     with pytest.raises(
-        ValueError, match=r"^effective_regions counts the regions of LinearSpline layers, but the model has none\.$"
+        ValueError,
+        match=r"^effective_regions counts the regions of LinearSpline and FoldedSpline layers, but the model has none\.$",
+        match=r"^effective_regions counts the regions of LinearSpline and FoldedSpline layers, but the model has none\.$",
     ):
         effective_regions(nn.Linear(2, 2))
+
+
+def test_folded_splines_have_the_regions_of_what_they_were_folded_from():
+    """[table:nbr_knots]: a network read from a file is counted like the one that was trained."""
+    model = nn.Sequential(LinearSpline(3, init="abs"), LinearSpline(3, init=torch.sin, radius=3.0))
+    assert effective_regions(fold(model)) == effective_regions(model)

@@ -62,15 +62,19 @@ class NamedImage:
     pixels: NDArray[np.uint8]
 
 
-def read_folder(folder: str | Path) -> list[NamedImage]:
-    """Every image of a folder as 8-bit gray, sorted by name; a broken file is an error that names it."""
+def read_folder(folder: str | Path, most: int | None = None) -> list[NamedImage]:
+    """The images of a folder as 8-bit gray, sorted by name; a broken file is an error that names it.
+
+    Args:
+        most: read only the first so many.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no image folder {folder}.")
     files = sorted(path for path in folder.iterdir() if path.suffix.lower() in _READERS)
     if not files:
         raise FileNotFoundError(f"The folder {folder} holds no image. Formats: {', '.join(_READERS)}.")
-    return [NamedImage(path.stem, _gray8(path)) for path in files]
+    return [NamedImage(path.stem, _gray8(path)) for path in files[:most]]
 
 
 def _gray8(path: Path) -> NDArray[np.uint8]:

@@ -1,6 +1,6 @@
 """The experiments a recipe can name."""
 
-from lipspline.experiments import ct, denoising, fitting, mri, multicoil, w1_mixtures, w1_mnist, wgan
+from lipspline.experiments import ct, denoising, fitting, mri, multicoil, regions, w1_mixtures, w1_mnist, wgan
 from lipspline.experiments.experiment import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -9,6 +9,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "fitting": fitting.EXPERIMENT,
     "mri": mri.EXPERIMENT,
     "multicoil": multicoil.EXPERIMENT,
+    "regions": regions.EXPERIMENT,
     "w1-mixtures": w1_mixtures.EXPERIMENT,
     "w1-mnist": w1_mnist.EXPERIMENT,
     "wgan": wgan.EXPERIMENT,

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lipspline.functional.spline import difference
+from lipspline.nn.folded_spline import FoldedSpline
 from lipspline.nn.linear_spline import LinearSpline
 
 
@@ -43,12 +44,16 @@ def effective_regions(model: nn.Module, threshold: float = 0.01) -> EffectiveReg
         >>> effective_regions(nn.Sequential(LinearSpline(2, init="abs"), LinearSpline(2))).layers
         {'0': 2.0, '1': 1.0}
     """
-    counts = {
-        name: (difference(spline.slopes()).abs() > threshold).sum(dim=-1) + 1
-        for name, spline in linear_splines(model).items()
+    slopes = {
+        name: layer.slopes() if isinstance(layer, LinearSpline) else layer.slopes
+        for name, layer in model.named_modules()
+        if isinstance(layer, (LinearSpline, FoldedSpline))
     }
+    counts = {name: (difference(each).abs() > threshold).sum(dim=-1) + 1 for name, each in slopes.items()}
     if not counts:
-        raise ValueError("effective_regions counts the regions of LinearSpline layers, but the model has none.")
+        raise ValueError(
+            "effective_regions counts the regions of LinearSpline and FoldedSpline layers, but the model has none."
+        )
     every = torch.cat(list(counts.values()))
     return EffectiveRegions(
         layers={name: count.float().mean().item() for name, count in counts.items()},
