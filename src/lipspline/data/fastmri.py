@@ -93,4 +93,5 @@ def _maps(container: Container, numbers: range, shape: torch.Size) -> Tensor | N
     found = found.as_stack(3)
     if found.shape[1:] != shape[1:]:
         raise FileError(f"{container.path}: {found.name} has shape {found.shape}, which does not fit the k-space.")
-    return found.rows(numbers).to(torch.complex64)
+    shared = found.shape[0] == 1
+    return found.rows(range(1) if shared else numbers).to(torch.complex64).expand(shape)

@@ -63,16 +63,52 @@ def array(file: Any, name: str) -> Any:
         raise FileError(f"{path}: the array {name!r} lies in other files, which are not opened.")
     if found.chunks is not None:
         affordable(path, found.chunks, found.dtype.itemsize, f"pieces of {name!r}")
+        _check_pieces(found, path)
     return found
+
+
+def _check_pieces(found: Any, path: Path) -> None:
+    """Refuse pieces that are said to lie outside the file: the library would allocate whatever they claim."""
+    end = path.stat().st_size
+
+    def check(piece: Any) -> bool | None:
+        return True if not 0 <= piece.byte_offset <= piece.byte_offset + piece.size <= end else None
+
+    if found.id.chunk_iter(check):
+        raise FileError(f"{path} is truncated or damaged: a piece of {found.name[1:]!r} lies outside the file.")
+
+
+def check_lengths(found: Any, *fields: str) -> None:
+    """Refuse a table whose fields of varying length claim more than the file holds: they would be allocated first."""
+    path, kind = Path(found.file.filename), found.id.get_type()
+    if found.chunks is None or found.id.get_create_plist().get_nfilters():
+        raise FileError(f"{path}: the table {found.name!r} is not stored in plain pieces, and not read.")
+    starts = [kind.get_member_offset(kind.get_member_index(field.encode())) for field in fields]
+    places: list[tuple[int, ...]] = []
+    found.id.chunk_iter(lambda piece: places.append(piece.chunk_offset))
+    for place in places:
+        table = np.frombuffer(found.id.read_direct_chunk(place)[1], np.uint8).reshape(-1, kind.get_size())
+        for start in starts:
+            _check_length(path, table[:, start : start + 4].copy().view("<u4").max())
+
+
+def _check_length(path: Path, length: int) -> None:
+    if length > path.stat().st_size:
+        raise FileError(f"{path} is damaged: an entry claims {length} values, more than the file holds.")
 
 
 def text(file: Any, name: str) -> str:
     """A string of an open file; empty if there is none."""
     if name not in file:
         return ""
-    found = array(file, name)
-    if found.size != 1 or found.dtype.itemsize > LONGEST_TEXT:
+    found, path = array(file, name), Path(file.file.filename)
+    place = found.id.get_offset()
+    if found.size != 1 or found.dtype.itemsize > LONGEST_TEXT or place is None:
         return ""
+    if found.dtype.kind == "O":  # of varying length, which is stored first
+        with path.open("rb") as raw:
+            raw.seek(place)
+            _check_length(path, int.from_bytes(raw.read(4), "little"))
     value = found[()] if found.shape == () else found[(0,) * len(found.shape)]
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 

@@ -119,6 +119,7 @@ def _imaging(path: Path, stored: Any, *, separate: bool) -> Readouts:
     if stored.dtype.names is None or not {"head", "data"} <= set(stored.dtype.names):
         raise FileError(f"{path}: 'dataset/data' does not hold readouts.")
     affordable(path, stored.shape, stored.dtype.itemsize, "readouts")
+    hdf5.check_lengths(stored, *(name for name in ("traj", "data") if name in stored.dtype.names))
     heads = np.asarray(stored.fields("head")[:]).reshape(-1)
     skipped = (*NOT_IMAGING, CALIBRATION) if separate else NOT_IMAGING
     bits = sum(1 << (getattr(constants, name) - 1) for name in skipped)
