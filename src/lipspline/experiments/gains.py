@@ -189,8 +189,8 @@ def _in_order(found: Found) -> Verdict:
 
 def _gain(found: Found, goals: Mapping[str, Mapping[str, Value]]) -> Verdict:
     """Whether the gains over the baseline reach what is asked for."""
-    asked = [(name, case, goal[0]) for name, row in goals.items() for case, goal in row.items()]
-    if not {name for name, _, _ in asked} <= set(found.networks):
+    asked = [(name, case, goal[0]) for name, row in goals.items() for case, goal in row.items() if case in found.cases]
+    if not asked or not {name for name, _, _ in asked} <= set(found.networks):
         return _not_compared(found)
     reached = [(name, case, goal, found.gain(name, case, found.main)) for name, case, goal in asked]
     text = "; ".join(f"{name} at {case}: {gain:+.2f} of {goal:+.2f} dB" for name, case, goal, gain in reached)
@@ -219,4 +219,5 @@ def _certified(found: Found) -> Verdict:
 
 
 def _not_compared(found: Found) -> Verdict:
-    return Verdict(False, f"not to be judged with weights for {', '.join(found.networks) or 'no network'} only")
+    compared = f"{', '.join(found.networks) or 'no network'} on {', '.join(found.cases)}"
+    return Verdict(False, f"not to be judged by {compared} only")

@@ -7,7 +7,7 @@ import base64
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -298,7 +298,7 @@ def _tuned(job: Job, context: Context, modality: Modality, family: Family, kept:
         tick(job.validation.count, trial.score)
 
     def keep(trial: Trial) -> None:
-        kept[f"trial/{len(kept.under('trial'))}"] = asdict(trial)
+        kept[f"trial/{len(kept.under('trial'))}"] = to_json(trial)
         tick(job.validation.count, trial.score)
 
     tuning = tune(

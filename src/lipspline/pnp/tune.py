@@ -104,7 +104,7 @@ def tune(
         between: makes the denoiser of a noise level that is not among `denoisers`; without it only those are tried.
         max_trials: an end to the search, wherever it is.
         score: `(reconstruction, truth) -> (B,)`, higher is better; PSNR under the profile "paper" if not given.
-        done: trials of an earlier search that was interrupted; they are not made again.
+        done: trials of this search before it was interrupted; it takes the same way, and does not make them again.
         progress: called after every new trial.
 
     The other arguments are those of `fbs`.
@@ -142,7 +142,8 @@ class _Search:
         self.problems, self.between, self.score, self.options = problems, between, score, options
         self.max_trials, self.progress = max_trials, progress
         self.certified = {noise: self._certify(denoiser) for noise, denoiser in denoisers.items()}
-        self.trials = {Pair(trial.noise, trial.beta): trial for trial in done}
+        self.done = {Pair(trial.noise, trial.beta): trial for trial in done}
+        self.trials: dict[Pair, Trial] = {}
         self.starts = [problem.start for problem in problems]
 
     @property
@@ -154,8 +155,8 @@ class _Search:
         """Try a pair, unless it was tried before or the search has lasted long enough."""
         if pair in self.trials or len(self.trials) >= self.max_trials:
             return
-        self.trials[pair] = self._try(pair)
-        if self.progress is not None:
+        self.trials[pair] = self.done[pair] if pair in self.done else self._try(pair)
+        if pair not in self.done and self.progress is not None:
             self.progress(self.trials[pair])
 
     def _try(self, pair: Pair) -> Trial:
