@@ -22,7 +22,7 @@ from lipspline.reconstruct.ct import MeasuredCT, SimulatedCT
 from lipspline.reconstruct.mri import COILS, MeasuredMRI, SimulatedMRI, Undersampling
 from lipspline.reconstruct.order import Order, beside, carry_out, check_outputs
 from lipspline.reconstruct.problem import Scan
-from lipspline.reconstruct.run import Iteration, Reconstruction, Watch
+from lipspline.reconstruct.run import Iteration, Reconstruction, Watch, mean
 from lipspline.reconstruct.strength import Auto, choose
 from lipspline.training import distributed
 
@@ -262,13 +262,10 @@ def _text(order: Order, result: Reconstruction, report: bool) -> str:
         f"denoiser {order.strength.name}, β = {order.strength.beta:.3g} ({order.strength.chosen})",
         str(first.certificate),
     ]
-    document = result.document()
-    if "mean" in document:
-        before, after = document["mean_direct"], document["mean"]
-        lines.append(
-            f"PSNR {before['psnr']:.2f} -> {after['psnr']:.2f} dB, SSIM {before['ssim']:.4f} -> {after['ssim']:.4f} "
-            f"(mean over slices, profile paper)"
-        )
+    before, after = mean([s.direct_quality for s in result.slices]), mean([s.quality for s in result.slices])
+    gains = [f"{name.upper()} {before[name]:.4g} -> {after[name]:.4g}" for name in after if name in before]
+    if gains:
+        lines.append(f"{', '.join(gains)} (mean over slices, profile paper)")
     written = [order.output, order.certificate, *([beside(order.output, PAGE)] if report else [])]
     lines.append(f"Written: {', '.join(map(str, written))}")
     return "\n".join(lines)

@@ -63,7 +63,7 @@ def write(path: str | Path, image: Image) -> None:
     put(path, lambda draft: writer(path, len(image.volume.slices))(draft, image))
 
 
-def put(path: Path, make: Callable[[Path], None]) -> None:
+def put(path: Path, make: Callable[[Path], object]) -> None:
     """Let `make` write a file or folder under another name in the same folder, then give it its own."""
     path.parent.mkdir(parents=True, exist_ok=True)
     workplace = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))

@@ -195,7 +195,8 @@ class SimulatedMRI:
         clean = H.forward(truth)
         stream = generator(self.seed, "k-space", self.first + i)
         draws = torch.randn((2, *clean.shape), generator=stream)
-        y = torch.where(clean == 0, clean, clean + self.noise * torch.complex(draws[0], draws[1]))
+        kept = torch.fft.ifftshift(torch.atleast_2d(mask))  # frequency zero first
+        y = clean + self.noise * kept * torch.complex(draws[0], draws[1])
         return Problem(y, H, H.adjoint(y), scale, self.noise, truth=truth[0, 0])
 
     def values(self, image: Tensor, scale: float) -> Tensor:

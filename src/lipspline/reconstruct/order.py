@@ -90,12 +90,13 @@ def carry_out(order: Order, watch: Watch | None = None) -> tuple[Reconstruction,
         watch=watch,
     )
     document = _document(order, result)
+    certificate = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     if distributed.is_main():
         volume = result.volume
         _checks.finite("The reconstruction", volume.slices, "Scale the data down: they exceed the range of float32.")
         description = f"lipspline {lipspline.__version__}: plug-and-play reconstruction. {order.scan.summary}"
         output.write(order.output, output.Image(volume, order.scan.modality, description, result.complex_images))
-        output.put(order.certificate, lambda draft: _write_json(draft, document))
+        output.put(order.certificate, lambda draft: draft.write_text(certificate, encoding="utf-8"))
     return result, document, finished
 
 
@@ -117,10 +118,6 @@ def _document(order: Order, result: Reconstruction) -> dict[str, Any]:
         },
         **result.document(),
     }
-
-
-def _write_json(path: Path, document: dict[str, Any]) -> None:
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _names_file(value: Any) -> bool:

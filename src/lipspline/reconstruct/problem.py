@@ -1,5 +1,6 @@
 """One slice as a problem to be solved, in the scale that denoisers are trained for."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -45,13 +46,17 @@ class Problem:
         return middle(x[0, 0], self.crop)
 
     def quality(self, x: Tensor) -> dict[str, float]:
-        """PSNR and SSIM of the modulus, profile `paper`, with the maximum of the truth as 1; empty without truth."""
+        """PSNR and SSIM of the modulus, profile `paper`, with the maximum of the truth as 1.
+
+        Empty without truth, and without what is not finite.
+        """
         if self.truth is None or min(self.truth.shape) < SMALLEST:
             return {}
         image, peak = self.image(x), self.truth.max().clamp_min(torch.finfo(self.truth.dtype).tiny)
         image = image.abs() if image.is_complex() else image
         pair = (image[None, None] / peak, self.truth[None, None] / peak)
-        return {"psnr": float(psnr(*pair)), "ssim": float(ssim(*pair))}
+        scores = {"psnr": float(psnr(*pair)), "ssim": float(ssim(*pair))}
+        return {name: score for name, score in scores.items() if math.isfinite(score)}
 
 
 class Scan(Protocol):

@@ -1,7 +1,7 @@
 """From a scan to images with a certificate: slice by slice, on one process or many, resumable [eq:pnp_fbs]."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,12 +62,8 @@ class Reconstruction:
 
     def document(self) -> dict[str, Any]:
         """The certificate of all slices as JSON values, with means of what was measured."""
-        means = {
-            key: sum(done.quality[key] for done in self.slices) / len(self.slices)
-            for key in self.slices[0].quality
-            if all(key in done.quality for done in self.slices)
-        }
-        direct = {key: sum(done.direct_quality[key] for done in self.slices) / len(self.slices) for key in means}
+        means = mean([done.quality for done in self.slices])
+        direct = mean([done.direct_quality for done in self.slices])
         return {
             "scan": self.scan.summary,
             "guaranteed": all(done.certificate.guaranteed for done in self.slices),
@@ -79,6 +75,17 @@ class Reconstruction:
 
     def _values(self, done: Slice) -> Tensor:
         return self.scan.values(done.image, done.scale)
+
+
+def mean(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each score that every slice has.
+
+    Example:
+        >>> mean([{"psnr": 30.0, "ssim": 0.9}, {"psnr": 32.0}])
+        {'psnr': 31.0}
+    """
+    shared = [name for name in scores[0] if all(name in one for one in scores)]
+    return {name: sum(one[name] for one in scores) / len(scores) for name in shared}
 
 
 def reconstruct(
