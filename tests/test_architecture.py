@@ -35,10 +35,25 @@ LEVELS = {
     "reconstruct": 7,
     "benchmarks": 7,
     "report": 8,
-    "cli": 9,
-    "__main__": 10,
+    "lab": 9,
+    "cli": 10,
+    "__main__": 11,
 }
-HEAVY = ("matplotlib", "scipy", "h5py", "skimage", "nibabel", "pydicom", "onnx", "onnxruntime", "ot", "sigpy", "PIL")
+HEAVY = (
+    "matplotlib",
+    "scipy",
+    "h5py",
+    "skimage",
+    "nibabel",
+    "pydicom",
+    "onnx",
+    "onnxruntime",
+    "ot",
+    "sigpy",
+    "PIL",
+    "starlette",
+    "uvicorn",
+)
 
 
 def sources() -> list[Path]:

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import os
 import platform
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from torch import nn
 
 import lipspline
 from lipspline import kernels
+from lipspline._files import write_whole
 from lipspline.certify import certify
 from lipspline.nn.curves import activation_curves
 from lipspline.report.case import Case
@@ -60,18 +60,8 @@ def reconstruction_page(
 
 def write_page(path: str | os.PathLike[str], page: str) -> Path:
     """Write a page; the file appears whole or not at all."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(page)
-        Path(draft).chmod(0o644)
-        os.replace(draft, path)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
-    return path
+    write_whole(Path(path), page.encode())
+    return Path(path)
 
 
 def denoiser_section(denoiser: nn.Module) -> Html:

@@ -1,15 +1,16 @@
 """The certificate of a reconstruction in plain words: one line a fact, one sentence a clinician can read."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Literal
 
 from lipspline.pnp.certificate import Certificate
-from lipspline.pnp.guarantee import Estimate, contracts
+from lipspline.pnp.guarantee import Estimate, Setting, contracts
 
 Standing = Literal["proven", "measured", "chosen", "not claimed", "violated"]
+PROMISED, HYPOTHESES = "What is promised", "What the promise rests on"
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,21 @@ class Line:
 
 def certificate_lines(certificate: Certificate) -> dict[str, list[Line]]:
     """All that is known about a reconstruction, under three headings [eq:pnp_fbs, eq:EstForward]."""
+    promised, hypotheses = setting_lines(certificate.setting, certificate.violations).values()
     return {
-        "What is promised": [
-            _convergence(certificate),
-            *map(_estimate, certificate.estimates),
-            _distance(certificate),
-        ],
+        PROMISED: [*promised, _distance(certificate)],
         "What happened": [_settled(certificate), _steps(certificate)],
-        "What the promise rests on": list(_hypotheses(certificate)),
+        HYPOTHESES: [*hypotheses, _pairing(certificate)],
+    }
+
+
+def setting_lines(setting: Setting, violations: Sequence[str] = ()) -> dict[str, list[Line]]:
+    """What is known before the first step: it depends on the numbers of the theorem alone [eq:pnp_fbs]."""
+    estimates = setting.estimates()
+    silent = [replace(estimate, constant=None) for estimate in estimates]
+    return {
+        PROMISED: [_convergence(setting, violations), *map(_estimate, silent if violations else estimates)],
+        HYPOTHESES: [_denoiser(setting), _weight(setting), _step(setting), _norm(setting)],
     }
 
 
@@ -59,57 +67,55 @@ def one_part_in(share: float) -> str:
     return f"1 part in {float(f'{1 / share:.2g}'):,.0f}" if share < 0.5 else "about all of itself"
 
 
-def _convergence(certificate: Certificate) -> Line:
-    if not certificate.guaranteed:
-        why = " ".join(certificate.violations)
-        sentence = f"No theorem covers this image, so it must be judged by eye alone. {why}"
+def _convergence(setting: Setting, violations: Sequence[str]) -> Line:
+    if violations:
+        sentence = f"No theorem covers this image, so it must be judged by eye alone. {' '.join(violations)}"
         return Line("Convergence", "not proven", sentence, "violated")
-    if contracts(certificate.setting.rate):
+    if contracts(setting.rate):
         sentence = "There is exactly one answer, and the calculation is proven to reach it from wherever it starts."
         return Line("Convergence", "to the only answer", sentence, "proven")
     sentence = "Wherever it starts, the calculation is proven to approach an answer, provided that there is one."
     return Line("Convergence", "to an answer", sentence, "proven")
 
 
-def _hypotheses(certificate: Certificate) -> Iterator[Line]:
-    setting = certificate.setting
+def _denoiser(setting: Setting) -> Line:
     if setting.denoiser is None:
-        yield Line(
-            "Denoiser D", "no bound", "Nothing is known about how the denoiser treats small changes.", "violated"
-        )
-    else:
-        amplifies = setting.denoiser > 1
-        sentence = (
-            "The denoiser may enlarge the difference between two images by this factor."
-            if amplifies
-            else "Two images never differ more after the learned denoiser than before: it cannot amplify noise."
-        )
-        value = f"Lipschitz ≤ {at_most(setting.denoiser)}"
-        yield Line("Denoiser D", value, sentence, "violated" if amplifies and setting.lipschitz > 1 else "proven")
+        sentence = "Nothing is known about how the denoiser treats small changes."
+        return Line("Denoiser D", "no bound", sentence, "violated")
+    value = f"Lipschitz ≤ {at_most(setting.denoiser)}"
+    if setting.denoiser <= 1:
+        sentence = "Two images never differ more after the learned denoiser than before: it cannot amplify noise."
+        return Line("Denoiser D", value, sentence, "proven")
+    sentence = "The denoiser may enlarge the difference between two images by this factor."
+    return Line("Denoiser D", value, sentence, "proven" if setting.lipschitz <= 1 else "violated")
+
+
+def _weight(setting: Setting) -> Line:
     share = 100 * setting.beta
     mixture = f"Each step mixes {share:.3g} % of the denoised image with {100 - share:.3g} % of the image before it"
     shrink = "" if setting.contraction == 1 else f", and shrinks the result by {setting.contraction:g}"
-    yield Line("Weight β", f"{setting.beta:g}", f"{mixture}{shrink}.", "chosen")
+    return Line("Weight β", f"{setting.beta:g}", f"{mixture}{shrink}.", "chosen")
+
+
+def _step(setting: Setting) -> Line:
     limit = 2 / setting.norm[1] ** 2
-    allowed = 0 < setting.step < limit
-    sentence = "Each step towards the measurements is short enough for the proof to hold."
-    if not allowed:
-        sentence = "The step towards the measurements is not in the range for which the proof holds."
     value = f"{setting.step:.3g}, limit {limit:.3g}"
-    yield Line("Step α", value, sentence, "proven" if allowed else "violated")
+    if 0 < setting.step < limit:
+        return Line("Step α", value, "Each step towards the measurements is short enough for the proof.", "proven")
+    sentence = "The step towards the measurements is not in the range for which the proof holds."
+    return Line("Step α", value, sentence, "violated")
+
+
+def _norm(setting: Setting) -> Line:
     low, high = setting.norm
-    yield Line(
-        "Scanner model ‖H‖",
-        f"{low:.5g} to {at_most(high)}" if low < high else f"{high:.6g}",
-        "The model of the scanner enlarges no image by more than this; both limits are computed, not guessed.",
-        "proven",
-    )
-    yield Line(
-        "Model and its reverse",
-        f"{certificate.pairing.error:.1g}",
-        "The model of the scanner and the way back from data to image fit together up to this relative error.",
-        "measured",
-    )
+    value = f"{low:.5g} to {at_most(high)}" if low < high else f"{high:.6g}"
+    sentence = "The model of the scanner enlarges no image by more than this; both limits are computed, not guessed."
+    return Line("Scanner model ‖H‖", value, sentence, "proven")
+
+
+def _pairing(certificate: Certificate) -> Line:
+    sentence = "The model of the scanner and the way back from data to image fit together up to this relative error."
+    return Line("Model and its reverse", f"{certificate.pairing.error:.1g}", sentence, "measured")
 
 
 def _settled(certificate: Certificate) -> Line:

@@ -1,5 +1,7 @@
 """One case as a section of the page: pictures, errors, residuals, certificate, stability."""
 
+from collections.abc import Mapping, Sequence
+
 from lipspline.pnp.certificate import Certificate
 from lipspline.pnp.stability import Evidence
 from lipspline.report.case import Case, Picture
@@ -172,9 +174,14 @@ def _certificates(case: Case) -> Html:
 
 def certificate_table(certificate: Certificate) -> Html:
     """The certificate line by line: name, value, a plain sentence, and how we know."""
+    return lines_table(certificate_lines(certificate))
+
+
+def lines_table(lines: Mapping[str, Sequence[Line]]) -> Html:
+    """Lines of certificates below their headings."""
     groups = [
-        tag("tbody", tag("tr", tag("th", heading, colspan=4, scope="rowgroup"), class_="group"), *map(_row, lines))
-        for heading, lines in certificate_lines(certificate).items()
+        tag("tbody", tag("tr", tag("th", heading, colspan=4, scope="rowgroup"), class_="group"), *map(_row, group))
+        for heading, group in lines.items()
     ]
     return tag("table", *groups, class_="certificate")
 

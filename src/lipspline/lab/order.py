@@ -1,0 +1,95 @@
+"""What a visitor of the lab asks for, checked field by field: an error is one sentence."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from lipspline import _checks
+
+Kind = Literal["mri", "ct"]
+KINDS = ("mri", "ct")
+LIMITS = {
+    "acceleration": (1.0, 16.0),
+    "angles": (4.0, 720.0),
+    "noise": (0.0, 20.0),
+    "strength": (1.0, 75.0),
+    "beta": (0.01, 0.99),
+    "contraction": (0.5, 1.0),
+    "seed": (0.0, 2.0**31),
+}
+WHOLE = {"angles", "seed"}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Which image is measured, and how.
+
+    Args:
+        image: a name on the shelf.
+        acceleration: of MRI.
+        angles: of CT.
+        noise: standard deviation; for MRI of k-space, for CT of line integrals through an image 256 wide.
+    """
+
+    image: str
+    kind: Kind
+    acceleration: float
+    angles: int
+    noise: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Order:
+    """A measurement and how it is to be solved.
+
+    Args:
+        model: the name of a denoiser on the shelf.
+        strength: noise level of the denoiser, of 255; only shipped ones have a choice.
+        beta: weight of the denoiser.
+        contraction: K; below 1 the image is stable too [eq:EstCont].
+    """
+
+    measurement: Measurement
+    model: str
+    strength: float
+    beta: float
+    contraction: float
+
+
+def parse(document: object) -> Order:
+    """An order from JSON values; unknown, missing and impossible fields are refused."""
+    if not isinstance(document, dict):
+        raise ValueError(f"An order is a JSON object, but got {type(document).__name__}.")
+    names = [field.name for kind in (Measurement, Order) for field in fields(kind) if field.name != "measurement"]
+    if unknown := sorted(set(document) ^ set(names)):
+        raise ValueError(f"An order has the fields {', '.join(names)}; unknown or missing: {', '.join(unknown)}.")
+    numbers = {name: _number(name, document[name]) for name in LIMITS}
+    measurement = Measurement(
+        image=_text("image", document),
+        kind=_kind(document["kind"]),
+        acceleration=numbers["acceleration"],
+        angles=int(numbers["angles"]),
+        noise=numbers["noise"],
+        seed=int(numbers["seed"]),
+    )
+    return Order(measurement, _text("model", document), numbers["strength"], numbers["beta"], numbers["contraction"])
+
+
+def _kind(value: object) -> Kind:
+    return "mri" if _checks.one_of("kind", value, KINDS) == "mri" else "ct"
+
+
+def _text(name: str, document: Mapping[str, Any]) -> str:
+    if not isinstance(document[name], str):
+        raise ValueError(f"{name} must be a name, but is {document[name]!r}.")
+    return document[name]
+
+
+def _number(name: str, value: object) -> float:
+    low, high = LIMITS[name]
+    whole = name in WHOLE
+    if not isinstance(value, int if whole else (int, float)) or isinstance(value, bool) or not low <= value <= high:
+        kind = "a whole number" if whole else "a number"
+        raise ValueError(f"{name} must be {kind} from {low:g} to {high:g}, but is {value!r}.")
+    return value
