@@ -3,8 +3,8 @@
     python tests/fuzz.py [--count 2000] [--seed 0] [--at-once 50]
 
 Each file is reconstructed by `lipspline reconstruct`. What may happen: success, or one sentence on stderr, exit code 2
-and no output. What may not: a traceback, a crash, more than 20 seconds of work, more than 2 GB, NaN. Files are worked off in
-processes of their own, so that a crash is counted and the rest goes on; the files that failed are kept.
+and no output. What may not: a traceback, a crash, more than 20 seconds of work, more than 2 GB, NaN. Files are worked
+off in processes of their own, so that a crash is counted and the rest goes on; the files that failed are kept.
 """
 
 import argparse

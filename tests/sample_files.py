@@ -42,7 +42,7 @@ def multi_coil() -> np.ndarray:
 
 def columns_mask() -> np.ndarray:
     mask = np.zeros(WIDTH, dtype=bool)
-    mask[::2] = mask[5:11] = True
+    mask[::2] = mask[3:13] = True
     return mask
 
 

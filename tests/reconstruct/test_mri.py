@@ -153,5 +153,13 @@ def test_wrong_shapes_and_words_are_refused():
         MeasuredMRI(single(), undersampling=Undersampling(torch.ones(5, dtype=torch.bool))).problem(0)
     with pytest.raises(ValueError, match=r"maps have shape \(1, 2, 4, 4\), but the images"):
         SimulatedMRI(Volume(IMAGES), Undersampling(), maps=torch.ones(1, 2, 4, 4, dtype=torch.complex64))
-    with pytest.raises(ValueError, match="Slice 0 is zero everywhere"):
+
+
+def test_slices_without_anything_in_them_are_refused():
+    with pytest.raises(ValueError, match="Slice 0 is empty"):
         SimulatedMRI(Volume(0 * IMAGES), Undersampling()).problem(0)
+    with pytest.raises(ValueError, match=r"down to -1, but images to simulate from begin at zero"):
+        SimulatedMRI(Volume(IMAGES - 1), Undersampling()).problem(0)
+    narrow = (torch.arange(sample_files.WIDTH) - 8).abs() <= 3
+    with pytest.raises(ValueError, match="ESPIRiT finds no coil maps for slice 0"):
+        MeasuredMRI(multi(), "espirit", Undersampling(narrow)).problem(0)

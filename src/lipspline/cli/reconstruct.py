@@ -211,9 +211,9 @@ def _as_coils(text: str) -> Literal["auto", "espirit"]:
 
 @contextmanager
 def _progress(slices: int) -> Iterator[Watch]:
-    """A bar on stderr: slices done, and the residual of the one that runs."""
+    """A bar on stderr, where somebody watches: slices done, and the residual of the one that runs."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} slices"))
-    with Bar(*columns, TimeElapsedColumn(), console=err, transient=True) as bar:
+    with Bar(*columns, TimeElapsedColumn(), console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task("", total=slices)
 
         def watch(i: int, progress: Progress | None) -> None:

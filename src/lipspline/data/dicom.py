@@ -17,6 +17,7 @@ MAGIC, PREAMBLE = b"DICM", 128
 DEFLATED = "1.2.840.10008.1.2.1.99"
 SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
 LARGEST = 65535  # of 16 bits
+LONGEST_NAME, LONGEST_TEXT = 64, 1024  # characters of a long string and of a short text
 
 PATIENT = ("PatientName", "PatientID", "PatientBirthDate", "PatientSex")
 STUDY = ("StudyDate", "StudyTime", "StudyID", "AccessionNumber", "ReferringPhysicianName")
@@ -224,7 +225,7 @@ def _series_header(volume: Volume, modality: str, description: str, scale: Scale
     header.SOPClassUID = SECONDARY_CAPTURE
     header.Modality, header.SeriesNumber, header.ConversionType = modality, None, "WSD"
     header.ImageType = ["DERIVED", "SECONDARY"]
-    header.SeriesDescription = header.DerivationDescription = description
+    header.SeriesDescription, header.DerivationDescription = description[:LONGEST_NAME], description[:LONGEST_TEXT]
     header.SecondaryCaptureDeviceManufacturer = "lipspline"
     header.Rows, header.Columns = volume.slices.shape[1:]
     header.SamplesPerPixel, header.PhotometricInterpretation = 1, "MONOCHROME2"

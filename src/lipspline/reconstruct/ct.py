@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lipspline.data import ct
 from lipspline.data.ct import Sinograms
 from lipspline.data.randomness import generator
 from lipspline.data.volume import Unit, Volume
 from lipspline.operators import ParallelBeamCT, fbp
+from lipspline.reconstruct.images import in_unit, normalized
 from lipspline.reconstruct.mri import GAUSSIAN_MEDIAN
 from lipspline.reconstruct.problem import Modality, Problem, brightness
 
@@ -132,12 +132,7 @@ class SimulatedCT:
 
     def problem(self, i: int) -> Problem:
         """Slice number i."""
-        image = self.volume.slices[i]
-        image = ct.attenuation(image) if self.unit == "hounsfield" else image
-        scale = float(image.abs().max())
-        if not 0 < scale < float("inf"):
-            raise ValueError(f"Slice {i} is empty: there is nothing but air. Leave it out with --slices.")
-        truth, H = image / scale, self.geometry
+        (truth, scale), H = normalized(self.volume, i), self.geometry
         clean = H.forward(_square(truth)[None, None])
         draws = torch.randn(clean.shape, generator=generator(self.seed, "sinogram", self.first + i))
         y = clean + self.noise * draws
@@ -147,7 +142,7 @@ class SimulatedCT:
 
     def values(self, image: Tensor, scale: float) -> Tensor:
         """An image in the unit of the images it was simulated from."""
-        return ct.hounsfield(image * scale) if self.unit == "hounsfield" else image * scale
+        return in_unit(image, scale, self.unit)
 
 
 def noise_in_sinogram(y: Tensor) -> float:

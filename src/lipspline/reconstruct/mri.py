@@ -13,6 +13,7 @@ from lipspline.data.randomness import generator
 from lipspline.data.volume import Unit, Volume
 from lipspline.operators import MRI, LinearOperator, MultiCoilMRI, cartesian_mask, espirit
 from lipspline.operators.mri import centred_ifft, uncentred_fft
+from lipspline.reconstruct.images import in_unit, normalized
 from lipspline.reconstruct.problem import Modality, Problem, brightness
 
 Coils = Literal["auto", "espirit"]
@@ -100,7 +101,9 @@ class MeasuredMRI:
         y = uncentred_fft(centred_ifft(data)) if kspace.real else data
         H = self._operator(i, mask, y)
         direct = H.adjoint(y)
-        scale = _positive(brightness(direct), i)
+        scale = brightness(direct)
+        if not 0 < scale < float("inf"):
+            raise ValueError(f"Slice {i} is zero everywhere. Leave it out with --slices.")
         problem = Problem(y / scale, H, direct / scale, scale, noise_in_kspace(data, mask) / scale, kspace.crop)
         truth = self._truth(i, problem, everything)
         return problem if truth is None else Problem(**{**vars(problem), "truth": truth / scale})
@@ -119,6 +122,11 @@ class MeasuredMRI:
             maps = self.kspace.maps[i]
         else:
             maps = espirit(y[0], convention=convention)
+            if not maps.any():
+                raise ValueError(
+                    f"ESPIRiT finds no coil maps for slice {i}: too few low frequencies are measured, or there is only "
+                    f"noise. Give maps with --coils FILE."
+                )
         return MultiCoilMRI(mask, normalized_maps(maps), convention=convention)
 
     def _truth(self, i: int, problem: Problem, everything: Tensor) -> Tensor | None:
@@ -185,9 +193,8 @@ class SimulatedMRI:
 
     def problem(self, i: int) -> Problem:
         """Slice number i."""
-        image = self.volume.slices[i]
-        scale = _positive(float(image.abs().max()), i)
-        truth = (image / scale)[None, None]
+        image, scale = normalized(self.volume, i)
+        truth = image[None, None]
         mask = self.undersampling.of((image.shape[0], image.shape[1]))
         H: LinearOperator = MRI(mask)
         if self.maps is not None:
@@ -197,11 +204,11 @@ class SimulatedMRI:
         draws = torch.randn((2, *clean.shape), generator=stream)
         kept = torch.fft.ifftshift(torch.atleast_2d(mask))  # frequency zero first
         y = clean + self.noise * kept * torch.complex(draws[0], draws[1])
-        return Problem(y, H, H.adjoint(y), scale, self.noise, truth=truth[0, 0])
+        return Problem(y, H, H.adjoint(y), scale, self.noise, truth=image)
 
     def values(self, image: Tensor, scale: float) -> Tensor:
         """An image in the unit of the images it was simulated from."""
-        return image * scale
+        return in_unit(image, scale, self.unit)
 
 
 def normalized_maps(maps: Tensor) -> Tensor:
@@ -223,9 +230,3 @@ def noise_in_kspace(data: Tensor, mask: Tensor) -> float:
     kept = (torch.atleast_2d(mask) & outer.unsqueeze(1)).expand(data.shape[-2:])
     samples = torch.view_as_real(data[..., kept]).abs().flatten()
     return float(samples.median()) / GAUSSIAN_MEDIAN if len(samples) else 0.0
-
-
-def _positive(scale: float, i: int) -> float:
-    if not 0 < scale < float("inf"):
-        raise ValueError(f"Slice {i} is zero everywhere. Leave it out with --slices.")
-    return scale

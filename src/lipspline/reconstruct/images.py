@@ -1,0 +1,32 @@
+"""Images to simulate measurements from: brought to values in [0, 1], and back into their unit."""
+
+from torch import Tensor
+
+from lipspline.data import ct
+from lipspline.data.volume import Unit, Volume
+
+
+def normalized(volume: Volume, i: int) -> tuple[Tensor, float]:
+    """Slice number i divided by its maximum, and that maximum; Hounsfield units become attenuations, 0 for air.
+
+    Example:
+        >>> import torch
+        >>> normalized(Volume(torch.tensor([[[-1000.0, 0.0, 1000.0]]]), unit="hounsfield"), 0)
+        (tensor([[0.0000, 0.5000, 1.0000]]), 2.0)
+    """
+    image = volume.slices[i]
+    image = ct.attenuation(image) if volume.unit == "hounsfield" else image
+    if image.min() < 0:
+        raise ValueError(
+            f"Slice {i} has values down to {float(image.min()):g}, but images to simulate from begin at zero. Shift "
+            f"them first."
+        )
+    scale = float(image.max())
+    if scale == 0:
+        raise ValueError(f"Slice {i} is empty: it is zero everywhere. Leave it out with --slices.")
+    return image / scale, scale
+
+
+def in_unit(image: Tensor, scale: float, unit: Unit) -> Tensor:
+    """Undo `normalized`."""
+    return ct.hounsfield(image * scale) if unit == "hounsfield" else image * scale

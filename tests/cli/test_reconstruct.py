@@ -1,0 +1,342 @@
+"""`lipspline reconstruct`: every format in and out, a certificate beside every image, one sentence for every error."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pydicom
+import pytest
+import torch
+
+import sample_files
+from lipspline import cli
+from lipspline.cli.reconstruct import parse_number, parse_slices
+from lipspline.data import mri as files
+from lipspline.data.volume import Volume
+from lipspline.functional.quality import psnr
+
+DATA = Path(os.environ.get("LIPSPLINE_DATA", "/nonexistent"))
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="LIPSPLINE_DATA names no folder")
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory) -> Path:
+    return sample_files.write_denoiser(tmp_path_factory.mktemp("net") / "net.safetensors")
+
+
+@pytest.fixture
+def run(net, monkeypatch, capsys):
+    """Run the command as a shell would; returns exit code, stdout and stderr."""
+
+    def call(*arguments: object, steps: int = 3) -> tuple[int, str, str]:
+        options = ["--model", net, "--max-steps", steps, "--tol", "1e-3"]
+        monkeypatch.setattr("sys.argv", ["lipspline", "reconstruct", *map(str, [*arguments, *options])])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        streams = capsys.readouterr()
+        return int(stop.value.code or 0), streams.out, streams.err
+
+    return call
+
+
+def images(path: Path) -> torch.Tensor:
+    found = files.read(path)
+    assert isinstance(found, Volume)
+    return found.slices
+
+
+@pytest.mark.parametrize("name", sample_files.MRI_FILES)
+def test_every_format_of_kspace_is_reconstructed(name, run, tmp_path):
+    source = sample_files.MRI_FILES[name](tmp_path / name)
+    code, _, err = run("mri", source, tmp_path / "out.npy")
+    assert code == 0, err
+    result = np.load(tmp_path / "out.npy")
+    assert np.isfinite(result).all()
+    truth = sample_files.images() if name not in ("bart.cfl", "tensors") else sample_files.images()[:1]
+    if name in ("single.h5", "multi.h5", "masked.h5", "tensors"):
+        truth = truth[:, 2:18]  # what the reference of the file shows
+    if name == "raw.h5":
+        truth = truth[:, 5:15]  # what the field of view holds
+    if name == "raw3d.h5":
+        assert result.shape == (3, 10, 16)
+    else:
+        assert np.corrcoef(result.ravel(), truth.ravel())[0, 1] > 0.9
+
+
+@pytest.mark.parametrize("name", sample_files.IMAGE_FILES)
+@pytest.mark.parametrize("kind", ["mri", "ct"])
+def test_every_format_of_images_is_simulated_and_scored(name, kind, run, tmp_path):
+    source = sample_files.IMAGE_FILES[name](tmp_path / name)
+    extra = ["--angles", 30, "--detectors", 40] if kind == "ct" else ["--acceleration", 2, "--center", 0.25]
+    code, _, err = run(kind, source, tmp_path / "out.npy", "--simulate", "--data-noise", 0.01, *extra)
+    assert code == 0, err
+    document = json.loads((tmp_path / "out.npy.json").read_text())
+    assert document["mean"]["psnr"] > 10
+    assert np.load(tmp_path / "out.npy").shape[1:] == (sample_files.HEIGHT, sample_files.WIDTH)
+
+
+@pytest.mark.parametrize("name", sample_files.SINOGRAM_FILES)
+def test_every_format_of_sinograms_is_reconstructed(name, run, tmp_path):
+    source = sample_files.SINOGRAM_FILES[name](tmp_path / name)
+    code, _, err = run("ct", source, tmp_path / "out.npy", "--angles", 12, "--detectors", 23)
+    assert code == 0, err
+    result = np.load(tmp_path / "out.npy")
+    assert result.shape == (3, 16, 16)
+    assert np.corrcoef(result.ravel(), sample_files.images()[:, 2:18].ravel())[0, 1] > 0.9
+
+
+@pytest.mark.parametrize("name", ["out.npy", "out.h5", "out.nii", "out.nii.gz", "out.tif", "out"])
+def test_every_output_holds_the_same_volume(name, run, tmp_path):
+    source = sample_files.write_nifti(tmp_path / "v.nii.gz")
+    run("mri", source, tmp_path / "reference.npy", "--simulate")
+    code, out, err = run("mri", source, tmp_path / name, "--simulate")
+    assert code == 0, err
+    assert name in out.replace("\n", "")
+    expected = torch.from_numpy(np.load(tmp_path / "reference.npy"))
+    torch.testing.assert_close(images(tmp_path / name), expected, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["out.png", "out.dcm"])
+def test_one_slice_goes_into_a_picture_and_several_do_not(name, run, tmp_path):
+    source = sample_files.write_nifti(tmp_path / "v.nii.gz")
+    assert run("mri", source, tmp_path / name, "--simulate", "--slices", "1")[0] == 0
+    assert images(tmp_path / name).shape == (1, sample_files.HEIGHT, sample_files.WIDTH)
+    code, _, err = run("mri", source, tmp_path / f"all{name}", "--simulate")
+    assert code == 2
+    assert "can hold one slice, but there are 3" in " ".join(err.split())
+
+
+def test_the_place_of_a_volume_is_kept_from_nifti_to_nifti_and_dicom(run, tmp_path):
+    source = sample_files.write_nifti(tmp_path / "v.nii.gz")
+    run("mri", source, tmp_path / "out.nii.gz", "--simulate", "--slices", "1:3")
+    run("mri", source, tmp_path / "out", "--simulate", "--slices", "1:3")
+    affine = nibabel.load(source).affine
+    expected = affine.copy()
+    expected[:3, 3] += affine[:3, 2]
+    np.testing.assert_allclose(nibabel.load(tmp_path / "out.nii.gz").affine, expected, atol=1e-5)
+    corners = [pydicom.dcmread(file).ImagePositionPatient for file in sorted((tmp_path / "out").iterdir())]
+    for number, corner in enumerate(corners):
+        place = expected @ [0, 0, number, 1]
+        assert list(corner) == pytest.approx([-place[0], -place[1], place[2]])
+
+
+def test_a_dicom_series_stays_with_its_patient_and_in_hounsfield_units(run, tmp_path):
+    source = sample_files.write_dicom_series(tmp_path / "series")
+    extra = ["--simulate", "--angles", 40, "--detectors", 40, "--data-noise", 0]
+    assert run("ct", source, tmp_path / "out", *extra, steps=30)[0] == 0
+    one = pydicom.dcmread(tmp_path / "out" / "0001.dcm")
+    assert (one.PatientID, one.StudyInstanceUID, one.RescaleType) == ("7", "1.2.30", "HU")
+    assert one.SeriesInstanceUID != "1.2.31"
+    assert float((images(tmp_path / "out") - images(source)).abs().mean()) < 100
+
+
+def test_the_unit_of_kspace_is_that_of_the_result(run, tmp_path):
+    small = sample_files.write_npy(tmp_path / "small.npy", 1e-5 * sample_files.single_coil())
+    large = sample_files.write_npy(tmp_path / "large.npy", 1e3 * sample_files.single_coil())
+    for source in (small, large):
+        assert run("mri", source, f"{source}.out.npy")[0] == 0
+    np.testing.assert_allclose(np.load(f"{large}.out.npy"), 1e8 * np.load(f"{small}.out.npy"), rtol=1e-3, atol=1)
+
+
+def test_the_certificate_says_what_was_done_and_what_is_proven(run, net, tmp_path):
+    source = sample_files.write_fastmri(tmp_path / "k.h5", maps=True)
+    code, out, _ = run(
+        "mri", source, tmp_path / "out.npy", "--acceleration", 2, "--center", 0.3, "--json", "--beta", 0.4
+    )
+    assert code == 0
+    document = json.loads(out)
+    assert document == json.loads((tmp_path / "out.npy.json").read_text())
+    assert document["guaranteed"] is True
+    assert document["beta"] == {"value": 0.4, "chosen": "given"}
+    assert document["denoiser"]["certificate"] <= 1
+    assert document["options"]["acceleration"] == 2
+    assert [entry["slice"] for entry in document["slices"]] == [0, 1, 2]
+    estimate = document["slices"][0]["certificate"]["estimates"][0]
+    assert (estimate["label"], estimate["constant"]) == ("eq:EstForward", 1.0)
+
+
+def test_the_score_is_that_of_the_written_image_against_the_images(run, tmp_path):
+    source = sample_files.write_npy(tmp_path / "v.npy", sample_files.images())
+    run("mri", source, tmp_path / "out.npy", "--simulate", "--slices", "2")
+    document = json.loads((tmp_path / "out.npy.json").read_text())
+    truth = torch.from_numpy(sample_files.images()[2:])[None]
+    result = torch.from_numpy(np.load(tmp_path / "out.npy"))[None]
+    assert document["mean"]["psnr"] == pytest.approx(float(psnr(result / truth.max(), truth / truth.max())), abs=1e-4)
+    assert document["slices"][0]["slice"] == 2
+
+
+def test_a_mask_and_maps_can_be_given_as_files(run, tmp_path):
+    kspace = sample_files.write_npy(tmp_path / "k.npy", sample_files.multi_coil())
+    mask = sample_files.write_npy(tmp_path / "mask.npy", sample_files.columns_mask())
+    maps = sample_files.write_npy(tmp_path / "maps.npy", sample_files.coil_maps())
+    code, _, err = run("mri", kspace, tmp_path / "out.npy", "--mask", mask, "--coils", maps)
+    assert code == 0, err
+    assert json.loads((tmp_path / "out.npy.json").read_text())["mean"]["psnr"] > 15
+    angles = sample_files.write_npy(tmp_path / "angles.npy", np.arange(12) * np.pi / 12)
+    sinogram = sample_files.write_npy(tmp_path / "s.npy", sample_files.sinograms())
+    assert run("ct", sinogram, tmp_path / "ct.npy", "--angles", angles)[0] == 0
+
+
+def test_a_report_is_written_beside_the_image(run, tmp_path):
+    source = sample_files.write_npy(tmp_path / "v.npy", sample_files.images())
+    code, out, err = run("mri", source, tmp_path / "out.npy", "--simulate", "--report")
+    assert code == 0, err
+    page = (tmp_path / "out.npy.html").read_text()
+    assert "Zero-filled" in page
+    assert "out.npy.html" in out.replace("\n", "")
+
+
+# Outputs
+
+
+def test_existing_outputs_are_not_overwritten_without_force(run, tmp_path):
+    source = sample_files.write_npy(tmp_path / "v.npy", sample_files.images())
+    for name in ("out.npy", "out.npy.json"):
+        (tmp_path / name).write_text("mine")
+        code, _, err = run("mri", source, tmp_path / "out.npy", "--simulate")
+        assert code == 2
+        assert "exists already" in " ".join(err.split())
+        assert (tmp_path / name).read_text() == "mine"
+        (tmp_path / name).unlink()
+    (tmp_path / "out.npy").write_text("mine")
+    assert run("mri", source, tmp_path / "out.npy", "--simulate", "--force")[0] == 0
+    assert np.load(tmp_path / "out.npy").shape == sample_files.images().shape
+
+
+def test_nothing_but_the_outputs_is_left(run, tmp_path):
+    source = sample_files.write_npy(tmp_path / "v.npy", sample_files.images())
+    run("mri", source, tmp_path / "out" / "o.npy", "--simulate")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["o.npy", "o.npy.json"]
+
+
+def test_a_run_that_fails_leaves_no_output_but_what_it_needs_to_go_on(run, tmp_path, monkeypatch):
+    from lipspline.reconstruct import run as pipeline
+
+    volume = sample_files.images()
+    source = sample_files.write_npy(tmp_path / "v.npy", volume)
+    solve, calls = pipeline.solve, []
+
+    def stop_at_the_second(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError("No space left on device")
+        return solve(*arguments, **options)
+
+    monkeypatch.setattr(pipeline, "solve", stop_at_the_second)
+    code, _, err = run("mri", source, tmp_path / "out.npy", "--simulate")
+    assert (code, err.strip()) == (2, "lipspline: No space left on device")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.npy.parts", "v.npy"]
+    assert run("mri", source, tmp_path / "out.npy", "--simulate")[0] == 0
+    assert len(calls) == 2 + 2  # the first slice was kept
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.npy", "out.npy.json", "v.npy"]
+
+
+def test_parts_of_an_input_that_has_changed_are_not_used(run, tmp_path, monkeypatch):
+    from lipspline.data import output
+
+    source = sample_files.write_npy(tmp_path / "v.npy", sample_files.images())
+    options, ramp = ("--simulate", "--acceleration", 1.5, "--center", 0.5), np.linspace(0, 1, 16, dtype=np.float32)
+    with monkeypatch.context() as patch:
+        patch.setattr(output, "write", lambda *_: (_ for _ in ()).throw(OSError("unplugged")))
+        assert run("mri", source, tmp_path / "out.npy", *options)[0] == 2
+    assert len(list((tmp_path / "out.npy.parts").iterdir())) == 3
+    sample_files.write_npy(source, sample_files.images() * ramp)
+    os.utime(source, ns=(1, 1))
+    assert run("mri", source, tmp_path / "out.npy", *options)[0] == 0
+    expected = sample_files.images() * ramp
+    assert np.corrcoef(np.load(tmp_path / "out.npy").ravel(), expected.ravel())[0, 1] > 0.9
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("mri", "v.npy", "o.npy"), "holds images, not k-space. To measure and reconstruct them give --simulate"),
+        (("mri", "k.npy", "o.npy", "--simulate"), "holds k-space already"),
+        (("mri", "nothing.h5", "o.npy"), "There is no HDF5 file"),
+        (("mri", "k.npy", "o.jpg"), "not in a known format"),
+        (("mri", "k.npy", "o.npy", "--slices", "9:12"), "has 3 slice(s)"),
+        (("mri", "k.npy", "o.npy", "--slices", "a"), "--slices must be first:last"),
+        (("mri", "k.npy", "o.npy", "--beta", "2"), "beta must lie strictly between 0 and 1"),
+        (("mri", "k.npy", "o.npy", "--beta", "much"), "--beta must be auto or a number"),
+        (("mri", "k.npy", "o.npy", "--noise", "15"), "Leave --noise out"),
+        (("mri", "k.npy", "o.npy", "--mask", "m.npy", "--acceleration", "4"), "Give one of them"),
+        (("mri", "k.npy", "o.npy", "--mask", "v.npy"), "The mask has shape"),
+        (("mri", "k.npy", "o.npy", "--coils", "v.npy"), "does not hold complex coil maps"),
+        (("mri", "k.npy", "o.npy", "--acceleration", "0.5"), "It needs acceleration >= 1"),
+        (("mri", "k.npy", "o.npy", "--tol", "0"), "tol"),
+        (("ct", "v.npy", "o.npy", "--angles", "5"), "has 20 rows, but 5 angles are given"),
+        (("ct", "v.npy", "o.npy", "--detectors", "5"), "has 16 detectors, not 5"),
+        (("ct", "v.npy", "o.npy", "--data-noise", "1"), "--data-noise is for simulated data"),
+        (("ct", "v.npy", "o.npy", "--simulate", "--size", "8"), "Leave out --size and --spacing"),
+        (("ct", "v.npy", "o.npy", "--simulate", "--angles", "1", "--detectors", "2"), "Use more"),
+        (("ct", "k.npy", "o.npy"), "is complex; a sinogram is real"),
+        (("ct", "v.npy", "o.npy", "--angles", "gone.npy"), "There is no numpy file"),
+    ],
+)
+def test_every_mistake_is_one_sentence_and_exit_code_2(arguments, message, net, tmp_path, monkeypatch, capsys):
+    sample_files.write_npy(tmp_path / "v.npy", sample_files.images())
+    sample_files.write_npy(tmp_path / "k.npy", sample_files.single_coil())
+    sample_files.write_npy(tmp_path / "m.npy", sample_files.columns_mask())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["lipspline", "reconstruct", *arguments, "--model", str(net)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    out, err = capsys.readouterr()
+    assert stop.value.code == 2
+    assert out == ""
+    assert err.startswith("lipspline: ")
+    assert message in " ".join(err.split())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["k.npy", "m.npy", "v.npy"]
+
+
+def test_numbers_and_slices_are_parsed():
+    assert (parse_number("--beta", "auto"), parse_number("--beta", "0.25")) == ("auto", 0.25)
+    assert (parse_slices("3:"), parse_slices(":4")) == (slice(3, None), slice(None, 4))
+    for text in ("", "1:2:3", "-1", "1.5"):
+        with pytest.raises(ValueError, match="must be first:last"):
+            parse_slices(text)
+
+
+# Real processes and real data
+
+
+@pytest.mark.slow
+def test_under_torchrun_the_slices_are_shared_out_and_the_result_is_the_same(net, run, tmp_path):
+    source = sample_files.write_npy(tmp_path / "v.npy", sample_files.images())
+    assert run("mri", source, tmp_path / "one.npy", "--simulate")[0] == 0
+    order = ["reconstruct", "mri", source, tmp_path / "two.npy", "--simulate", "--json"]
+    options = ["--model", net, "--max-steps", 3, "--tol", "1e-3"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "-m", "lipspline"]
+    result = subprocess.run([*map(str, [*launcher, *order, *options])], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert len(json.loads(result.stdout)["slices"]) == 3
+    np.testing.assert_array_equal(np.load(tmp_path / "one.npy"), np.load(tmp_path / "two.npy"))
+
+
+REAL = {
+    "knees": ("mri", "mri/knee_stanford.h5", "--simulate", "--slices", "7"),
+    "brain": ("mri", "mri/brain_mprage_4ch.h5", "--acceleration", "3"),
+    "brain by ESPIRiT": ("mri", "mri/brain_mprage_4ch.h5", "--acceleration", "3", "--coils", "espirit"),
+    "head": ("mri", "mri/brain_vsseg.nii.gz", "--simulate", "--slices", "4"),
+    "torso": ("ct", "ct/torso_acrin.nii.gz", "--simulate", "--slices", "60", "--angles", "60"),
+    "abdomen": ("ct", "ct/upper_abdomen_nlst", "--simulate", "--slices", "3", "--angles", "60"),
+}
+
+
+@needs_data
+@pytest.mark.slow
+@pytest.mark.parametrize("case", REAL)
+def test_the_real_files_are_reconstructed(case, run, tmp_path):
+    kind, source, *extra = REAL[case]
+    code, _, err = run(kind, DATA / source, tmp_path / "out.nii.gz", *extra)
+    assert code == 0, err
+    document = json.loads((tmp_path / "out.nii.gz.json").read_text())
+    assert document["guaranteed"]
+    assert document["mean"]["psnr"] > 20
