@@ -160,6 +160,7 @@ def test_slices_without_anything_in_them_are_refused():
         SimulatedMRI(Volume(0 * IMAGES), Undersampling()).problem(0)
     with pytest.raises(ValueError, match=r"down to -1, but images to simulate from begin at zero"):
         SimulatedMRI(Volume(IMAGES - 1), Undersampling()).problem(0)
-    narrow = (torch.arange(sample_files.WIDTH) - 8).abs() <= 3
+    narrow = torch.arange(sample_files.WIDTH) % 2 == 0
+    narrow[5:11] = True
     with pytest.raises(ValueError, match="ESPIRiT finds no coil maps for slice 0"):
         MeasuredMRI(multi(), "espirit", Undersampling(narrow)).problem(0)
