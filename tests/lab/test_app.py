@@ -113,7 +113,7 @@ def test_an_error_while_solving_is_one_sentence(lab, bench, monkeypatch):
     def broken(*args, **kwargs):
         raise ValueError("The denoiser is out of order.")
 
-    monkeypatch.setattr("lipspline.lab.bench.fbs", broken)
+    monkeypatch.setattr("lipspline.lab.bench.solve_problem", broken)
     assert lab.finish(lab.order()[1]["job"]) == [("failed", {"sentence": "The denoiser is out of order."})]
 
 

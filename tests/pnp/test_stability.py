@@ -128,6 +128,16 @@ def test_beyond_one_half_the_estimate_can_fail_and_is_not_claimed():
     assert "not claimed" in str(evidence)
 
 
+def test_a_known_solution_is_not_solved_again():
+    """[eq:EstForward]: with `start` the unperturbed problem costs one call, and the evidence is as good."""
+    H, denoiser = OPERATORS["ct"], haar_frame(0.05, 1)
+    y = H.forward(torch.rand(1, 1, SIZE, SIZE, dtype=torch.float64))
+    known = fbs(y, H, denoiser, 0.3, tol=1e-7, accelerate=True)
+    evidence = stability(y, H, denoiser, 0.3, perturbations=3, ascents=0, tol=1e-6, start=known.value)
+    assert evidence.solution.denoiser_calls == 1 < known.denoiser_calls
+    assert evidence.holds
+
+
 def test_limits_tend_to_the_bounds_as_the_residual_vanishes():
     solution = fbs(torch.rand(1, 3), Identity((3,)), soft_threshold(0.1), contraction=0.8)
     forward, inverse, contract = _ratios(solution, 2.0, 1.0, 1.0, residual=0.0)

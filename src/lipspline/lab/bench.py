@@ -1,7 +1,6 @@
 """Where the lab works: measures images, says what is promised, and solves, one job at a time."""
 
 import json
-import time
 from collections.abc import Sequence
 from functools import lru_cache
 from math import ceil, sqrt
@@ -15,18 +14,19 @@ from lipspline.data.volume import Volume
 from lipspline.lab.job import Job
 from lipspline.lab.order import Measurement, Order
 from lipspline.lab.shelf import Denoisers, Images
-from lipspline.pnp import Progress, fbs, lipschitz_bound
+from lipspline.pnp import Progress, lipschitz_bound
 from lipspline.pnp.guarantee import Setting
-from lipspline.reconstruct import Problem, Scan, SimulatedCT, SimulatedMRI, Undersampling
+from lipspline.reconstruct import Iteration, Problem, Scan, SimulatedCT, SimulatedMRI, Undersampling
+from lipspline.reconstruct.solved import solve_problem
 from lipspline.report import reconstruction_page
 from lipspline.report.charts import residual_chart
 from lipspline.report.plain_words import setting_lines
 from lipspline.report.png import data_uri
 from lipspline.report.section import case_section, lines_table
 from lipspline.report.shades import magnitude, spanning
-from lipspline.report.solved import DIRECT, Solved, solved_case
+from lipspline.report.solved import DIRECT, solved_case
 
-TOL, MAX_STEPS = 1e-4, 500
+ITERATION = Iteration(tol=1e-4, max_steps=500)
 PICTURES_A_SECOND = 5
 CENTER = 0.08  # of the columns of k-space, around frequency zero, are always measured
 
@@ -101,25 +101,20 @@ class Bench:
     def _solve(self, job: Job, order: Order, problem: Problem) -> dict[str, Any]:
         scan, _ = self.measured(order.measurement)
         denoiser = self.denoisers.get(order.model, order.strength)
-        watch, begin = _Watch(job, problem), time.perf_counter()
-        solution = fbs(
-            problem.y,
-            problem.H,
+        solved = solve_problem(
+            f"Plug-and-play, {order.model}",
+            problem,
             denoiser,
             order.beta,
-            tol=TOL,
-            max_steps=MAX_STEPS,
-            accelerate=True,
+            ITERATION,
             contraction=order.contraction,
-            start=problem.start,
-            progress=watch,
+            progress=_Watch(job, problem),
         )
-        solved = Solved(f"Plug-and-play, {order.model}", solution, time.perf_counter() - begin)
         title = f"{order.measurement.kind.upper()} of {order.measurement.image}"
         case = solved_case(title, f"{scan.summary}.", problem, scan.modality, [solved])
         command = f"lipspline lab   {json.dumps(_document(order), ensure_ascii=False)}"
         self.page = reconstruction_page([case], denoiser=denoiser, command=command, title=title)
-        return {"section": case_section(case, job.id), "sentence": solution.certificate.guarantee}
+        return {"section": case_section(case, job.id), "sentence": solved.solution.certificate.guarantee}
 
 
 def simulated(image: Tensor, measurement: Measurement) -> Scan:
@@ -155,7 +150,7 @@ class _Watch:
                 "image",
                 source=picture(self.problem, self.problem.image(progress.value)),
                 quality=self.problem.quality(progress.value),
-                chart=residual_chart({"change": self.residuals}, TOL),
+                chart=residual_chart({"change": self.residuals}, ITERATION.tol),
             )
 
 

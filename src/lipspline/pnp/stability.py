@@ -114,6 +114,7 @@ def stability(
     contraction: float = 1.0,
     tol: float = 1e-6,
     max_steps: int = 1000,
+    start: Tensor | None = None,
     guarantee: bool = True,
     seed: int = 0,
 ) -> Evidence:
@@ -128,7 +129,8 @@ def stability(
         size: `‖Δy‖ / ‖y‖`.
         seed: of the random numbers.
 
-    The other arguments are those of `fbs`; all solves start from the unperturbed solution and are accelerated.
+    The other arguments are those of `fbs`; `start` is for the unperturbed problem, all others start from its solution.
+    All solves are accelerated.
 
     Example:
         >>> from torch import nn
@@ -144,22 +146,22 @@ def stability(
     options = {"beta": beta, "step": step, "contraction": contraction, "tol": tol, "max_steps": max_steps}
     bound = certified_bound(denoiser, guarantee)
     again: Solve = partial(solve, H=H, denoiser=denoiser, bound=bound, accelerate=True, guarantee=guarantee, **options)
-    base = again(y)
+    base = again(y, start=start)
     pull_back = partial(_pull_back, H=H, denoiser=denoiser, setting=base.certificate.setting)
     generator = torch.Generator().manual_seed(seed)
     found: list[Perturbation] = []
     for kind, copies in _portions(perturbations, ascents, TOGETHER if H.domain.batch is None else 1):
-        data, start = _repeat(y, copies), _repeat(base.value, copies)
+        data, settled = _repeat(y, copies), _repeat(base.value, copies)
         radius = size * norms(data)
         delta = _random(data, radius, generator)
-        moved = again(data + delta, start=start)
+        moved = again(data + delta, start=settled)
         for _ in range(ascent_steps if kind != "random" else 0):
-            change = moved.value - start
+            change = moved.value - settled
             direction = H.adjoint(H.forward(change)) if kind == "data" else change
             pulled = pull_back(direction, moved.value, data + delta)
             delta = scale(radius / norms(pulled), pulled)
-            moved = again(data + delta, start=start)
-        found += _compare(base, moved, start, H, delta, kind)
+            moved = again(data + delta, start=settled)
+        found += _compare(base, moved, settled, H, delta, kind)
     return Evidence(tuple(found), base)
 
 

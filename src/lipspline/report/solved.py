@@ -1,23 +1,14 @@
 """A solved problem as a case of the page."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from lipspline.pnp.fbs import Solution
 from lipspline.pnp.stability import Evidence
 from lipspline.reconstruct.problem import Modality, Problem
+from lipspline.reconstruct.solved import Solved
 from lipspline.report.case import Case, Picture
 
 DIRECT: dict[Modality, str] = {"MR": "Zero-filled", "CT": "Filtered backprojection"}
 """What the direct reconstruction of each kind of data is called."""
-
-
-class Solved(NamedTuple):
-    """A solution, what its method is called, and how long it took."""
-
-    name: str
-    solution: Solution
-    seconds: float
 
 
 def solved_case(
