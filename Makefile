@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/installed
 KERNELS := $(wildcard src/lipspline/kernels/*.c src/lipspline/kernels/*.h)
 JOBS ?= 2
 
-.PHONY: demo test test-slow lint types check bench bugs docs-generated clean
+.PHONY: demo test test-slow lint types check bench bugs fuzz docs-generated clean
 
 demo: $(INSTALLED)            ## train a small network, draw it, print its certificate
 	$(BIN)/lipspline demo
@@ -28,6 +28,9 @@ check: lint types test        ## what must be clean before a change lands
 
 bench: $(INSTALLED)           ## costs as ratios, measured side by side; needs a quiet machine
 	$(BIN)/lipspline bench
+
+fuzz: $(INSTALLED)            ## damage 2,000 files of every format and see the command line stay calm
+	$(BIN)/python tests/fuzz.py --count 2000
 
 bugs: $(INSTALLED)            ## plant every known bug and see the suite catch it
 	$(BIN)/python tests/bugs/run.py

@@ -27,7 +27,7 @@ def main() -> None:
     except (ValueError, ImportError, OSError) as error:
         if os.environ.get("LIPSPLINE_DEBUG"):
             raise
-        err.print(f"lipspline: {error}", style="red", markup=False, highlight=False)
+        err.print(f"lipspline: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         err.print("lipspline: interrupted.", style="red")

@@ -30,6 +30,7 @@ app = typer.Typer(help="Reconstruct images from measurements, with a certificate
 
 PAGE = ".html"
 SHOWN = 4  # slices on the page
+MOST = 10000  # angles, detectors, pixels along a side
 NOT_OPTIONS = ("source", "output", "report", "force", "json", "threads")  # what a result does not depend on
 
 In = Annotated[Path, typer.Argument(metavar="IN", help="The measurement; images with --simulate.")]
@@ -107,8 +108,8 @@ def ct(
     source: In,
     output: Out,
     angles: Annotated[str, typer.Option(help="How many, over half a turn; or an npy file of radians.")] = "",
-    detectors: Annotated[int | None, typer.Option(min=2, help="How many rays for each angle.")] = None,
-    size: Annotated[int | None, typer.Option(min=2, help="Side of the images in pixels.")] = None,
+    detectors: Annotated[int | None, typer.Option(min=2, max=MOST, help="How many rays for each angle.")] = None,
+    size: Annotated[int | None, typer.Option(min=2, max=MOST, help="Side of the images in pixels.")] = None,
     spacing: Annotated[float | None, typer.Option(help="From detector to detector, in pixels.")] = None,
     simulate: Simulate = False,
     data_noise: DataNoise = None,
@@ -187,7 +188,11 @@ def parse_angles(text: str) -> int | torch.Tensor | None:
     """A number of angles, a file of them, or None where nothing is given."""
     if not text:
         return None
-    return int(text) if text.isdecimal() else ct_files.read_angles(text)
+    if text.isdecimal():
+        if not 1 <= int(text) <= MOST:
+            raise ValueError(f"--angles must lie between 1 and {MOST}, but is {text}.")
+        return int(text)
+    return ct_files.read_angles(text)
 
 
 def parse_number(option: str, text: str) -> float | Auto:

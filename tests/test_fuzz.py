@@ -1,0 +1,48 @@
+"""A reduced fuzz run in this process: two damaged files of every format; `make fuzz` damages two thousand."""
+
+import pytest
+
+import fuzz
+import sample_files
+
+ROUNDS = 2
+
+
+@pytest.fixture(scope="module")
+def denoiser(tmp_path_factory):
+    return sample_files.write_denoiser(tmp_path_factory.mktemp("net") / "denoiser.safetensors")
+
+
+def test_damaged_files_are_refused_in_one_sentence_or_make_sense(denoiser, tmp_path):
+    count = ROUNDS * len(fuzz.sound_files(tmp_path / "counted"))
+    complaints = {
+        path.name: text
+        for command, path in fuzz.damaged_files(tmp_path, count, seed=7)
+        if (text := fuzz.complaint(command, path, denoiser))
+    }
+    assert complaints == {}
+
+
+def test_sound_files_pass(denoiser, tmp_path):
+    for command, path in fuzz.sound_files(tmp_path):
+        assert fuzz.complaint(command, path, denoiser) == "", path.name
+
+
+def test_a_program_that_loses_its_temper_is_noticed(denoiser, tmp_path, monkeypatch):
+    """Proof that the test above can fail."""
+    from lipspline.data import mri
+
+    path = sample_files.MRI_FILES["kspace.npy"](tmp_path / "kspace.npy")
+    monkeypatch.setattr(mri, "read", lambda *_: 1 / 0)
+    assert "ZeroDivisionError" in fuzz.complaint("mri", path, denoiser)
+
+    def interrupted(*_):
+        raise OSError("first\n" + 999 * "x")
+
+    monkeypatch.setattr(mri, "read", interrupted)
+    assert "not one sentence" in fuzz.complaint("mri", path, denoiser)
+
+
+def test_a_process_that_dies_is_the_complaint_of_its_last_file():
+    output = "FILE a\nSAYS ''\nFILE b\nSAYS 'odd'\nFILE c\n"
+    assert list(fuzz.verdicts(output, -11)) == [("a", ""), ("b", "odd"), ("c", "the process ended with code -11")]
