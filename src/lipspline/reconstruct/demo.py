@@ -9,6 +9,7 @@ from typing import Any
 from lipspline.data.builtin import head, shepp_logan
 from lipspline.data.volume import Volume
 from lipspline.models.network import Network
+from lipspline.models.zoo import available, zoo
 from lipspline.pnp import Evidence, Progress, stability
 from lipspline.reconstruct.ct import SimulatedCT
 from lipspline.reconstruct.mri import SimulatedMRI, Undersampling
@@ -17,6 +18,7 @@ from lipspline.reconstruct.run import Iteration
 from lipspline.reconstruct.solved import Solved, solve_problem
 from lipspline.reconstruct.strength import automatic_beta, relative_noise
 
+LABELS = {"relu": "ReLU", "lls": "LLS"}
 ITERATION = Iteration(tol=1e-4, max_steps=300)
 PERTURBATIONS = 2
 """How often the data are disturbed to see that the bound holds; every time costs a few steps."""
@@ -56,6 +58,13 @@ class Comparison:
             "methods": methods,
             "stable": self.evidence.holds,
         }
+
+
+def demo_denoisers() -> dict[str, Network]:
+    """The shipped denoisers that are compared, for the highest noise level there is; none if no LLS denoiser ships."""
+    levels = [noise for activation, noise in available() if activation == "lls"]
+    shipped = {activation for activation, _ in available()} if levels else set()
+    return {label: zoo(activation, max(levels)) for activation, label in LABELS.items() if activation in shipped}
 
 
 def demo_scans(size: int = 256) -> dict[str, Scan]:
