@@ -95,3 +95,31 @@ def test_a_readout_outside_the_announced_size_is_refused(tmp_path):
         file["dataset/data"][:] = lines
     with pytest.raises(FileError, match="outside the 20 x 16 points"):
         mri.read(path)
+
+
+def test_a_readout_that_claims_gigabytes_is_refused_before_they_are_allocated(tmp_path):
+    """The library allocates what an entry of varying length claims, even to read the other fields."""
+    import h5py
+
+    path = sample_files.write_ismrmrd(tmp_path / "raw.h5")
+    with h5py.File(path, "r+") as file:
+        lines = file["dataset/data"]
+        start = lines.id.get_type().get_member_offset(2)
+        content = bytearray(lines.id.read_direct_chunk((3,))[1])
+        content[start : start + 4] = (2**30).to_bytes(4, "little")
+        lines.id.write_direct_chunk((3,), bytes(content))
+    with pytest.raises(FileError, match="claims 1073741824 values, more than the file holds"):
+        mri.read(path)
+
+
+def test_a_header_that_claims_gigabytes_is_refused_too(tmp_path):
+    import h5py
+
+    path = sample_files.write_ismrmrd(tmp_path / "raw.h5")
+    with h5py.File(path, "r") as file:
+        place = file["dataset/xml"].id.get_offset()
+    content = bytearray(path.read_bytes())
+    content[place : place + 4] = (2**30).to_bytes(4, "little")
+    path.write_bytes(content)
+    with pytest.raises(FileError, match="claims 1073741824 values"):
+        mri.read(path)
