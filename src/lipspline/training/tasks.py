@@ -15,7 +15,7 @@ from lipspline.functional.quality import psnr, ssim
 from lipspline.functional.transport import dual_gap
 from lipspline.nn import tv2
 from lipspline.training import distributed
-from lipspline.training.optim import Player
+from lipspline.training.optim import COEFFICIENTS, Player
 
 Score = Callable[[], Mapping[str, float]]
 
@@ -30,6 +30,7 @@ class Minimize:
         loss: the data term of each step.
         score: the metrics of the model as it is.
         tv2_weight: λ.
+        coefficients, project: as for `Player`.
     """
 
     model: nn.Module
@@ -37,10 +38,12 @@ class Minimize:
     loss: Callable[[int], Tensor]
     score: Score
     tv2_weight: float = 0.0
+    coefficients: float = COEFFICIENTS
+    project: bool = False
 
     @property
     def players(self) -> Mapping[str, Player]:
-        return {"model": Player(self.model, self.lr)}
+        return {"model": Player(self.model, self.lr, coefficients=self.coefficients, project=self.project)}
 
     def updates(self, step: int) -> Iterator[tuple[str, Tensor]]:
         yield "model", regularized(self.loss(step), self.model, self.tv2_weight)
@@ -119,6 +122,8 @@ def denoising(
     batch: int,
     lr: float,
     tv2_weight: float = 0.0,
+    coefficients: float = COEFFICIENTS,
+    project: bool = False,
     seed: int = 0,
 ) -> Minimize:
     """Remove white noise from patches: the mean squared error to the clean ones [sec:exp_pnp].
@@ -126,6 +131,7 @@ def denoising(
     Args:
         noise: standard deviation for values in [0, 1], such as 15 / 255; drawn anew in every step.
         batch: patches a step, over all processes.
+        coefficients, project: as for `Player`; at high learning rates splines want a smaller one, and projection.
     """
     device = next(model.parameters()).device
     rows = distributed.rows(batch)
@@ -139,7 +145,7 @@ def denoising(
     def score() -> Mapping[str, float]:
         return mean_quality(lambda noisy: model(noisy.to(device)).cpu(), validation)
 
-    return Minimize(model, lr, loss, score, tv2_weight)
+    return Minimize(model, lr, loss, score, tv2_weight, coefficients, project)
 
 
 @torch.no_grad()
