@@ -1,4 +1,9 @@
-"""The lab's pages and answers. Addresses are a fixed list: none of them is ever a path on the disk."""
+"""The lab's pages and answers. Addresses are a fixed list: none of them is ever a path on the disk.
+
+Made with Starlette and uvicorn, an extra of three small packages, rather than with Python's `http.server`: they stream
+events without a thread for each visitor, and parse requests strictly and within limits, which the documentation of
+`http.server` does not claim for itself.
+"""
 
 import asyncio
 import json

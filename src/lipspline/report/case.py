@@ -96,9 +96,11 @@ class Case:
         return ((picture, (picture.pixels.double() - target).abs()) for picture in self.compared())
 
     def quality(self, picture: Picture) -> tuple[float, float] | None:
-        """PSNR in dB and SSIM against the reference; None without one, or where the image is too small for SSIM."""
+        """PSNR in dB and SSIM, with the maximum of the reference as 1; None without one, or if too small for SSIM."""
         if self.reference is None or min(picture.pixels.shape) < SMALLEST:
             return None
-        pair = (picture.pixels[None, None], magnitude(self.reference)[None, None])
+        truth = magnitude(self.reference).double()
+        peak = truth.max().clamp_min(torch.finfo(truth.dtype).tiny)
+        pair = (picture.pixels.double()[None, None] / peak, truth[None, None] / peak)
         with torch.no_grad():
             return float(psnr(*pair, self.profile)), float(ssim(*pair, self.profile))
