@@ -149,6 +149,62 @@ def test_twenty_reconstructions_need_a_quarter_of_the_calls_for_the_same_fixed_p
     assert min(gains) >= 1 / 1.2
 
 
+def blobs(size: int, seed: int) -> torch.Tensor:
+    """Smooth blobs, edges and texture: another kind of image than `phantom`, in [0, 1]."""
+    generator = torch.Generator().manual_seed(seed)
+    y, x = torch.meshgrid(torch.linspace(-1, 1, size), torch.linspace(-1, 1, size), indexing="ij")
+    image = 0.05 * torch.rand(size, size, generator=generator)
+    for _ in range(8):
+        cx, cy, width, height = torch.rand(4, generator=generator).tolist()
+        distance = ((x - 2 * cx + 1) / (0.1 + width)) ** 2 + ((y - 2 * cy + 1) / (0.1 + height)) ** 2
+        image += 0.3 * (torch.exp(-distance) if cx > 0.5 else (distance < 0.5).float())
+    return (image / image.max())[None, None]
+
+
+def drawn_problems(seeds: range, size: int = 40):
+    """Four problems a seed, of which everything is drawn at random: image, operator, noise, β and denoiser."""
+    for seed in seeds:
+        generator = torch.Generator().manual_seed(seed)
+
+        def uniform(low: float, high: float, generator: torch.Generator = generator) -> float:
+            return low + (high - low) * float(torch.rand(1, generator=generator))
+
+        x, width = blobs(size, seed), uniform(0.5, 1.5)
+        mask = cartesian_mask(size, uniform(2, 4), 0.15, seed=seed)
+        taps = torch.exp(-torch.arange(-3.0, 4).square() / (2 * width**2))
+        for H, noise in (
+            (MRI(mask), uniform(0, 0.02)),
+            (MultiCoilMRI(mask, simulated_maps(int(uniform(3, 9)), (size, size))), uniform(0, 0.01)),
+            (ParallelBeamCT(size, int(uniform(10, 30)), 60), uniform(0, 0.4)),
+            (Blur(torch.outer(taps, taps) / taps.sum() ** 2, (1, size, size)), uniform(0, 0.02)),
+        ):
+            y = H.forward(x)
+            y = y + noise * torch.randn(y.shape, dtype=y.dtype, generator=generator)
+            yield H, y, uniform(0.05, 0.5), haar_frame(10 ** uniform(-2.5, -1.3), int(uniform(1, 4)))
+
+
+@pytest.mark.slow
+def test_problems_the_stop_rule_was_not_made_on_are_accelerated_too():
+    """As above, with everything drawn at random: what holds in the median and for most, and what always does."""
+    tol, gains, distances = 1e-5, [], []
+    for H, y, beta, denoiser in drawn_problems(range(500, 505)):
+        plain = fbs(y, H, denoiser, beta, tol=tol, max_steps=5000)
+        fast = fbs(y, H, denoiser, beta, tol=tol, max_steps=5000, accelerate=True)
+        exact = fbs(y, H, denoiser, beta, tol=3e-7, max_steps=1000, accelerate=True, start=fast.value)
+        assert fast.converged
+        assert fast.certificate.guaranteed
+        gains.append(plain.denoiser_calls / fast.denoiser_calls)
+        distances.append(float((fast.value - exact.value).norm() / exact.value.norm()) / tol)
+    near = sum(distance <= 10 for distance in distances)
+    print(
+        f"\n{len(gains)} drawn problems: {median(gains):.2f} times fewer calls in the median, least {min(gains):.2f}; "
+        f"{near} within 10 tol of the fixed point, the furthest {max(distances):.0f}"
+    )
+    assert median(gains) >= 3.5
+    assert min(gains) >= 1 / 1.2
+    assert near >= 0.8 * len(distances)
+
+
 def test_all_fixed_points_have_the_same_data_where_they_differ():
     """[eq:EstForward] with y₁ = y₂: for β <= 1/2 another start may give another image, but the same H x."""
     H = MRI(cartesian_mask(16, 2, 0.25))
