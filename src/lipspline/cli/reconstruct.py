@@ -154,7 +154,7 @@ def _fulfil(context: typer.Context, scan: Scan, first: int) -> None:
     check_outputs(output, scan.count, (PAGE,) if report else (), given["force"])
     middle = scan.problem(scan.count // 2)
     noise, beta = parse_number("--noise", given["noise"]), parse_number("--beta", given["beta"])
-    strength = choose(given["model"], noise, beta, middle, scan.modality)
+    strength = choose(given["model"], noise, beta, middle)
     iteration = Iteration(given["tol"], given["max_steps"], given["accelerate"])
     options = {key: value for key, value in given.items() if key not in NOT_OPTIONS}
     order = Order(scan, strength, iteration, given["source"], output, first, options)

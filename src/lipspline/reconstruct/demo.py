@@ -16,7 +16,7 @@ from lipspline.reconstruct.mri import SimulatedMRI, Undersampling
 from lipspline.reconstruct.problem import Problem, Scan
 from lipspline.reconstruct.run import Iteration
 from lipspline.reconstruct.solved import Solved, solve_problem
-from lipspline.reconstruct.strength import automatic_beta, relative_noise
+from lipspline.reconstruct.strength import automatic_beta
 
 LABELS = {"relu": "ReLU", "lls": "LLS"}
 ITERATION = Iteration(tol=1e-4, max_steps=300)
@@ -82,7 +82,7 @@ def demo_scans(size: int = 256) -> dict[str, Scan]:
 def compare(title: str, scan: Scan, denoisers: Mapping[str, Network], watch: Watch) -> Comparison:
     """Solve the first slice of a scan with each denoiser, and disturb the data for the last one [eq:EstForward]."""
     problem = scan.problem(0)
-    beta = automatic_beta(relative_noise(problem), scan.modality)
+    beta = automatic_beta(next(iter(denoisers.values())), problem)
     solved = []
     for name, denoiser in denoisers.items():
         work = f"{scan.modality}, {name}"

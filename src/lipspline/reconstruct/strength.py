@@ -1,6 +1,17 @@
-"""How strongly to denoise: which shipped denoiser, and which β, where the user leaves it to the program."""
+r"""How strongly to denoise: the noise level of the denoiser and β, where the user leaves them to the program.
+
+A denoiser trained for noise `s` moves an image by about `s² ∇ log p`, towards what is likely; β times it moves by
+`β s² ∇ log p`. For data with noise `n` the most likely image is a fixed point of [eq:pnp_fbs] if each step `α = 1/‖H‖²`
+moves by `α n² ∇ log p`. So the two agree where
+
+.. math:: \beta s^2 = n^2 / \|H\|^2.
+
+`auto` solves this for whichever of `s` and β is not given; if neither is, β is `USUAL_BETA`. It is a rule of thumb:
+with images like yours and a known truth, `pnp.tune` finds better numbers.
+"""
 
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
 from typing import Literal
 
@@ -9,15 +20,17 @@ from lipspline.certify import certify
 from lipspline.models.export import load
 from lipspline.models.network import Network
 from lipspline.models.zoo import available, zoo
-from lipspline.reconstruct.problem import Modality, Problem
+from lipspline.reconstruct.problem import Problem
 
 Auto = Literal["auto"]
 
-USUAL: dict[Modality, float] = {"MR": 0.01, "CT": 0.01}
-"""Noise of the data, as `relative_noise` has it, at which β is `USUAL_BETA`."""
-USUAL_BETA = 0.2
-BETAS = (0.05, 0.5)
+USUAL_BETA = 0.1
+BETAS = (0.01, 0.5)
 """The least β that `auto` chooses, and the largest, up to which [eq:EstForward] holds."""
+NOISES = (2.0, 25.0)
+"""The same for the noise level, of 255."""
+UNKNOWN_NOISE = 15.0
+"""Taken for the noise level, of 255, of a denoiser whose file does not say what it was trained for."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +42,7 @@ class Strength:
     """Of the shipped denoiser, such as "lls-15", or of the file."""
     beta: float
     chosen: str
-    """Who chose β, in words."""
+    """Who chose noise level and β, in words."""
 
     @property
     def upper(self) -> float:
@@ -37,41 +50,15 @@ class Strength:
         return self.denoiser.certificate.upper if self.denoiser.certificate else certify(self.denoiser, steps=0).upper
 
 
-def choose(model: str, noise: float | Auto, beta: float | Auto, problem: Problem, modality: Modality) -> Strength:
-    """The denoiser `model` (a shipped one, or a file) for `noise` of 255, and β.
-
-    With `noise` "auto" it is the strongest shipped denoiser: a smaller β weakens it continuously, and so stands for a
-    lower noise level. With `beta` "auto" it is `automatic_beta` of the noise in the data.
-    """
-    if isinstance(beta, (int, float)):
-        weight, chosen = _checks.within("beta", beta, 0, 1), "given"
-    else:
-        relative = relative_noise(problem)
-        weight, chosen = automatic_beta(relative, modality), f"auto, from noise {relative:.2g} of the brightness"
-    denoiser, name = _denoiser(model, noise)
-    return Strength(denoiser, name, weight, chosen)
-
-
-def relative_noise(problem: Problem) -> float:
-    """The noise of the data divided by ‖H‖: the step of length `1/‖H‖²` brings so much of it into an image."""
-    return problem.noise / problem.H.norm_bounds()[1]
-
-
-def automatic_beta(relative: float, modality: Modality) -> float:
-    """β in proportion to the noise, within `BETAS`.
-
-    Example:
-        >>> automatic_beta(0.0, "MR"), automatic_beta(USUAL["MR"], "MR"), automatic_beta(1.0, "MR")
-        (0.05, 0.2, 0.5)
-    """
-    return min(max(USUAL_BETA * relative / USUAL[modality], BETAS[0]), BETAS[1])
-
-
-def _denoiser(model: str, noise: float | Auto) -> tuple[Network, str]:
+def choose(model: str, noise: float | Auto, beta: float | Auto, problem: Problem) -> Strength:
+    """The denoiser `model`, a shipped one at `noise` of 255 or a file, and β; what is "auto" follows from the data."""
+    weight = None if beta == "auto" else _checks.within("beta", beta, 0, 1)
+    relative = relative_noise(problem)
+    words = "given" if weight and noise != "auto" else f"auto, from noise {relative:.2g} of the brightness in the data"
     shipped = sorted({activation for activation, _ in available()})
     if model in shipped:
-        level = max(level for activation, level in available() if activation == model) if noise == "auto" else noise
-        return zoo(model, level), f"{model}-{level:g}"
+        level = matching_noise(relative, weight or USUAL_BETA) if noise == "auto" else _checks.positive("noise", noise)
+        return Strength(zoo(model, level), f"{model}-{level:.3g}", weight or matching_beta(relative, level), words)
     if Path(model).suffix != ".safetensors":
         raise ValueError(
             f"--model must name a shipped denoiser ({', '.join(shipped) or 'none is'}) or a .safetensors file, but is "
@@ -79,7 +66,41 @@ def _denoiser(model: str, noise: float | Auto) -> tuple[Network, str]:
         )
     if noise != "auto":
         raise ValueError(f"--noise is for shipped denoisers, but {model} is a file of its own. Leave --noise out.")
-    return _of_images(load(model), model), Path(model).name
+    network = _of_images(load(model), model)
+    if weight is not None:
+        return Strength(network, Path(model).name, weight, "given")
+    return Strength(network, Path(model).name, automatic_beta(network, problem), words)
+
+
+def automatic_beta(denoiser: Network, problem: Problem) -> float:
+    """The β that matches the noise in the data for a denoiser as it was trained."""
+    level = float(denoiser.provenance.get("trained", {}).get("noise", UNKNOWN_NOISE))
+    return matching_beta(relative_noise(problem), level)
+
+
+def relative_noise(problem: Problem) -> float:
+    """The noise of the data divided by ‖H‖, for images in [0, 1]."""
+    return problem.noise / problem.H.norm_bounds()[1]
+
+
+def matching_beta(relative: float, noise: float) -> float:
+    """The β at which a denoiser for `noise`, of 255, is as strong as the noise in the data asks for, within `BETAS`.
+
+    Example:
+        >>> round(matching_beta(0.01, 8), 3), matching_beta(0.0, 8), matching_beta(1.0, 8)
+        (0.102, 0.01, 0.5)
+    """
+    return min(max((255 * relative / noise) ** 2, BETAS[0]), BETAS[1])
+
+
+def matching_noise(relative: float, beta: float) -> float:
+    """The noise level, of 255, at which a denoiser weighted with β is as strong as the data ask for, within `NOISES`.
+
+    Example:
+        >>> round(matching_noise(0.01, 0.1), 2), matching_noise(0.0, 0.1), matching_noise(1.0, 0.1)
+        (8.06, 2.0, 25.0)
+    """
+    return min(max(255 * relative / sqrt(beta), NOISES[0]), NOISES[1])
 
 
 def _of_images(network: Network, source: str) -> Network:
