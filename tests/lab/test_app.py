@@ -61,6 +61,13 @@ def test_a_preview_shows_the_measurement(lab):
         assert 5 < answer["quality"]["psnr"] < 60
 
 
+def test_a_preview_says_what_would_suit_the_noise(lab):
+    """A file that does not say its noise level is taken for 15 of 255; β = (255 n / 15)² for ‖H‖ = 1."""
+    for noise in (0.01, 0.02):
+        suited = lab.order("/preview", noise=noise)[1]["suited"]
+        assert suited == {"strength": 15, "beta": pytest.approx((17 * noise) ** 2, abs=0.005)}
+
+
 @pytest.mark.parametrize("kind", ["mri", "ct"])
 def test_a_job_tells_of_every_step_and_ends_with_the_result(lab, kind):
     status, answer, _ = lab.order(kind=kind)

@@ -64,6 +64,15 @@ def test_the_bound_follows_beta(window):
     wait(window, lambda _: "to the only answer" in text(window, "promise"))
 
 
+def test_beta_suits_the_noise_until_it_is_chosen(window):
+    set_value(window, named(window, "noise-mri"), 0.02)
+    wait(window, lambda _: float(named(window, "beta").get_attribute("value")) == 0.12)
+    set_value(window, named(window, "beta"), 0.3)
+    set_value(window, named(window, "noise-mri"), 0.01)
+    wait(window, lambda _: "noise 0.01 " in text(window, "summary"))
+    assert float(named(window, "beta").get_attribute("value")) == 0.3
+
+
 def test_the_fields_are_those_of_the_scan(window):
     assert named(window, "acceleration").is_displayed()
     assert not named(window, "angles").is_displayed()

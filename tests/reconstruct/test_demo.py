@@ -7,7 +7,7 @@ import torch
 from typer.testing import CliRunner
 
 from lipspline import cli, models
-from lipspline.reconstruct import demo
+from lipspline.reconstruct import demo, strength
 
 pytest.importorskip("matplotlib")
 
@@ -19,7 +19,8 @@ def shipped(monkeypatch):
     networks = {name: models.plain(models.denoiser(name, channels=4, depth=2)) for name in ("relu", "lls")}
     levels = {(name, 15): f"{name}-15" for name in networks}
     monkeypatch.setattr(demo, "available", lambda: levels)
-    monkeypatch.setattr(demo, "zoo", lambda activation, noise: networks[activation])
+    monkeypatch.setattr(strength, "available", lambda: levels)
+    monkeypatch.setattr(strength, "zoo", lambda activation, noise: networks[activation])
     scans = demo.demo_scans(32)
     monkeypatch.setattr(demo, "demo_scans", lambda: scans)
 
@@ -56,4 +57,4 @@ def test_scans_of_the_full_size_are_those_of_the_images():
 
 def test_without_shipped_denoisers_there_are_none(monkeypatch):
     monkeypatch.setattr(demo, "available", lambda: {("relu", 15): "relu-15"})
-    assert demo.demo_denoisers() == {}
+    assert demo.compared() == {}

@@ -28,16 +28,16 @@ def demo(
     threads: Threads = 0,
 ) -> None:
     """Reconstruct an MRI and a CT scan, simulated from images that need no download; print a table, write a report."""
-    from lipspline.reconstruct.demo import compare, demo_denoisers, demo_scans
+    from lipspline.reconstruct.demo import compare, compared, demo_scans
 
     start(seed, threads)
-    denoisers = demo_denoisers()
-    if not denoisers:
+    activations = compared()
+    if not activations:
         _fit(folder, json)
         return
     with _bars() as watch:
-        found = [compare(title, scan, denoisers, watch) for title, scan in demo_scans().items()]
-    path = _write_report(folder / "report.html", found, denoisers)
+        found = [compare(title, scan, activations, watch) for title, scan in demo_scans().items()]
+    path = _write_report(folder / "report.html", found)
     document = {"comparisons": [comparison.document() for comparison in found], "report": str(path)}
     show(document, f"{_table(found)}\n\nThe report: {path}", json)
 
@@ -51,7 +51,7 @@ def _fit(folder: Path, json: bool) -> None:
     show(result.document(), str(result), json)
 
 
-def _write_report(path: Path, found: "Sequence[Comparison]", denoisers: dict) -> Path:
+def _write_report(path: Path, found: "Sequence[Comparison]") -> Path:
     from lipspline.report import reconstruction_page, write_page
     from lipspline.report.solved import solved_case
 
@@ -59,7 +59,7 @@ def _write_report(path: Path, found: "Sequence[Comparison]", denoisers: dict) ->
         solved_case(c.title, f"{c.scan.summary}.", c.problem, c.scan.modality, c.solved, c.evidence) for c in found
     ]
     command = shlex.join(["lipspline", *sys.argv[1:]])
-    page = reconstruction_page(cases, denoiser=[*denoisers.values()][-1], command=command, title=TITLE)
+    page = reconstruction_page(cases, denoiser=found[0].strength.denoiser, command=command, title=TITLE)
     return write_page(path, page)
 
 

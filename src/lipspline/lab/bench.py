@@ -18,6 +18,7 @@ from lipspline.pnp import Progress, lipschitz_bound
 from lipspline.pnp.guarantee import Setting
 from lipspline.reconstruct import Iteration, Problem, Scan, SimulatedCT, SimulatedMRI, Undersampling
 from lipspline.reconstruct.solved import solve_problem
+from lipspline.reconstruct.strength import USUAL_BETA, automatic_beta, matching_beta, matching_noise, relative_noise
 from lipspline.report import reconstruction_page
 from lipspline.report.charts import residual_chart
 from lipspline.report.plain_words import setting_lines
@@ -59,7 +60,7 @@ class Bench:
         }
 
     def preview(self, order: Order) -> dict[str, Any]:
-        """The direct reconstruction, and what the theorem promises for these numbers before anything is solved."""
+        """The direct reconstruction, what would suit it, and what is promised for this order before it is solved."""
         scan, problem = self.measured(order.measurement)
         setting = self._setting(order, problem)
         return {
@@ -68,6 +69,7 @@ class Bench:
             "reference": picture(problem, problem.truth),
             "direct": picture(problem, problem.image(problem.direct)),
             "quality": problem.quality(problem.direct),
+            "suited": self._suited(order, problem),
             "promise": lines_table(setting_lines(setting, setting.violations())),
         }
 
@@ -86,6 +88,15 @@ class Bench:
     def _measure(self, measurement: Measurement) -> tuple[Scan, Problem]:
         scan = simulated(self.images.get(measurement.image), measurement)
         return scan, scan.problem(0)
+
+    def _suited(self, order: Order, problem: Problem) -> dict[str, float]:
+        """The noise level that suits the data, and the β that does for the level that was chosen."""
+        relative = relative_noise(problem)
+        if order.model in self.denoisers.shipped:
+            strength, beta = matching_noise(relative, USUAL_BETA), matching_beta(relative, order.strength)
+        else:
+            strength, beta = order.strength, automatic_beta(self.denoisers.get(order.model, order.strength), problem)
+        return {"strength": round(strength), "beta": round(beta, 2)}
 
     def _setting(self, order: Order, problem: Problem) -> Setting:
         norm = problem.H.norm_bounds()

@@ -53,7 +53,9 @@
   const decibel = (quality) => (quality && quality.psnr !== undefined ? `${quality.psnr.toFixed(2)} dB` : "");
 
   // What is promised changes with the settings; only the answer to the latest question counts.
+  // Noise level and β are those that suit the measurement, until somebody chooses them.
   let asked = 0;
+  const chosen = new Set();
   let timer = null;
   function preview() {
     show();
@@ -69,7 +71,12 @@
       at("summary").textContent = answer.summary;
       at("promise").innerHTML = answer.promise;
       if (running === null) say("");
-      form.dataset.preview = question;
+      const unsuited = ["strength", "beta"].find(
+        (name) => !chosen.has(name) && Number(form.elements[name].value) !== answer.suited[name]);
+      if (unsuited) {
+        form.elements[unsuited].value = answer.suited[unsuited];
+        preview();
+      }
     }), 150);
   }
 
@@ -125,6 +132,7 @@
     preview();
   }));
   form.addEventListener("input", (event) => {
+    chosen.add(event.target.name);
     if (event.target.name !== "file") preview();
   });
   attempt(async () => {

@@ -8,15 +8,13 @@ from typing import Any
 
 from lipspline.data.builtin import head, shepp_logan
 from lipspline.data.volume import Volume
-from lipspline.models.network import Network
-from lipspline.models.zoo import available, zoo
+from lipspline.models.zoo import available
 from lipspline.pnp import Evidence, Progress, stability
 from lipspline.reconstruct.ct import SimulatedCT
 from lipspline.reconstruct.mri import SimulatedMRI, Undersampling
 from lipspline.reconstruct.problem import Problem, Scan
-from lipspline.reconstruct.run import Iteration
-from lipspline.reconstruct.solved import Solved, solve_problem
-from lipspline.reconstruct.strength import automatic_beta
+from lipspline.reconstruct.solved import Iteration, Solved, solve_problem
+from lipspline.reconstruct.strength import Strength, choose
 
 LABELS = {"relu": "ReLU", "lls": "LLS"}
 ITERATION = Iteration(tol=1e-4, max_steps=300)
@@ -34,6 +32,8 @@ class Comparison:
     title: str
     scan: Scan
     problem: Problem
+    strength: Strength
+    """The denoiser of the last solution, and its β."""
     solved: tuple[Solved, ...]
     evidence: Evidence
     """That the last solution is as stable as proven [eq:EstForward]."""
@@ -60,11 +60,10 @@ class Comparison:
         }
 
 
-def demo_denoisers() -> dict[str, Network]:
-    """The shipped denoisers that are compared, for the highest noise level there is; none if no LLS denoiser ships."""
-    levels = [noise for activation, noise in available() if activation == "lls"]
-    shipped = {activation for activation, _ in available()} if levels else set()
-    return {label: zoo(activation, max(levels)) for activation, label in LABELS.items() if activation in shipped}
+def compared() -> dict[str, str]:
+    """The shipped activations that are compared, with their names in print; none if no LLS denoiser ships."""
+    shipped = {activation for activation, _ in available()}
+    return {key: name for key, name in LABELS.items() if key in shipped} if "lls" in shipped else {}
 
 
 def demo_scans(size: int = 256) -> dict[str, Scan]:
@@ -79,21 +78,22 @@ def demo_scans(size: int = 256) -> dict[str, Scan]:
     }
 
 
-def compare(title: str, scan: Scan, denoisers: Mapping[str, Network], watch: Watch) -> Comparison:
+def compare(title: str, scan: Scan, activations: Mapping[str, str], watch: Watch) -> Comparison:
     """Solve the first slice of a scan with each denoiser, and disturb the data for the last one [eq:EstForward]."""
     problem = scan.problem(0)
-    beta = automatic_beta(next(iter(denoisers.values())), problem)
+    strengths = {name: choose(activation, "auto", "auto", problem) for activation, name in activations.items()}
     solved = []
-    for name, denoiser in denoisers.items():
+    for name, strength in strengths.items():
         work = f"{scan.modality}, {name}"
-        follow = partial(watch, work)
-        solved.append(solve_problem(f"Plug-and-play, {name}", problem, denoiser, beta, ITERATION, progress=follow))
+        follow, method = partial(watch, work), f"Plug-and-play, {name}"
+        solved.append(solve_problem(method, problem, strength.denoiser, strength.beta, ITERATION, progress=follow))
         watch(work, None)
+    best = [*strengths.values()][-1]
     evidence = stability(
         problem.y,
         problem.H,
-        [*denoisers.values()][-1],
-        beta,
+        best.denoiser,
+        best.beta,
         perturbations=PERTURBATIONS,
         ascents=0,
         tol=ITERATION.tol,
@@ -101,4 +101,4 @@ def compare(title: str, scan: Scan, denoisers: Mapping[str, Network], watch: Wat
         start=solved[-1].solution.value,
     )
     watch(f"{scan.modality}, stability", None)
-    return Comparison(title, scan, problem, tuple(solved), evidence)
+    return Comparison(title, scan, problem, best, tuple(solved), evidence)
