@@ -218,7 +218,7 @@ def test_a_run_that_fails_leaves_no_output_but_what_it_needs_to_go_on(run, tmp_p
 
     volume = sample_files.images()
     source = sample_files.write_npy(tmp_path / "v.npy", volume)
-    solve, calls = pipeline.solve, []
+    solve, calls = pipeline.solve_problem, []
 
     def stop_at_the_second(*arguments, **options):
         calls.append(1)
@@ -226,7 +226,7 @@ def test_a_run_that_fails_leaves_no_output_but_what_it_needs_to_go_on(run, tmp_p
             raise OSError("No space left on device")
         return solve(*arguments, **options)
 
-    monkeypatch.setattr(pipeline, "solve", stop_at_the_second)
+    monkeypatch.setattr(pipeline, "solve_problem", stop_at_the_second)
     code, _, err = run("mri", source, tmp_path / "out.npy", "--simulate")
     assert (code, err.strip()) == (2, "lipspline: No space left on device")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.npy.parts", "v.npy"]

@@ -22,7 +22,8 @@ from lipspline.reconstruct.ct import MeasuredCT, SimulatedCT
 from lipspline.reconstruct.mri import COILS, MeasuredMRI, SimulatedMRI, Undersampling
 from lipspline.reconstruct.order import Order, beside, carry_out, check_outputs
 from lipspline.reconstruct.problem import Scan
-from lipspline.reconstruct.run import Iteration, Reconstruction, Watch, mean
+from lipspline.reconstruct.run import Reconstruction, Watch, mean
+from lipspline.reconstruct.solved import Iteration
 from lipspline.reconstruct.strength import Auto, choose
 from lipspline.training import distributed
 

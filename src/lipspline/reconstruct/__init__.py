@@ -3,7 +3,8 @@
 from lipspline.reconstruct.ct import MeasuredCT, SimulatedCT
 from lipspline.reconstruct.mri import MeasuredMRI, SimulatedMRI, Undersampling
 from lipspline.reconstruct.problem import Problem, Scan
-from lipspline.reconstruct.run import Iteration, Reconstruction, reconstruct
+from lipspline.reconstruct.run import Reconstruction, reconstruct
+from lipspline.reconstruct.solved import Iteration
 from lipspline.reconstruct.strength import Strength, choose
 
 __all__ = [

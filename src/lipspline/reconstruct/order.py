@@ -15,7 +15,8 @@ from lipspline.data import output
 from lipspline.models.export import checksum
 from lipspline.reconstruct.finished import Finished
 from lipspline.reconstruct.problem import Scan
-from lipspline.reconstruct.run import Iteration, Reconstruction, Watch, reconstruct
+from lipspline.reconstruct.run import Reconstruction, Watch, reconstruct
+from lipspline.reconstruct.solved import Iteration
 from lipspline.reconstruct.strength import Strength
 from lipspline.training import distributed
 

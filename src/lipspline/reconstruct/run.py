@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,14 @@ from torch import Tensor
 
 from lipspline.data.volume import Volume
 from lipspline.pnp import solve_all
-from lipspline.pnp.fbs import certified_bound, solve
 from lipspline.pnp.iterate import Progress
 from lipspline.reconstruct.finished import Finished, Slice
 from lipspline.reconstruct.problem import Scan
+from lipspline.reconstruct.solved import Iteration, solve_problem
 from lipspline.reconstruct.strength import Strength
 
 Watch = Callable[[int, Progress | None], None]
 """Told of a slice (by its place in the scan) after every denoiser call, and with None when it is done."""
-
-
-@dataclass(frozen=True)
-class Iteration:
-    """How each slice is solved."""
-
-    tol: float = 1e-4
-    max_steps: int = 1000
-    accelerate: bool = True
 
 
 @dataclass(frozen=True)
@@ -107,11 +99,10 @@ def reconstruct(
         watch: is told how it goes.
     """
     finished = Finished(folder, settings)
-    bound = certified_bound(strength.denoiser)
 
     def run(i: int) -> int:
         if finished.load(first + i) is None:
-            finished.keep(_solve(scan, i, first + i, strength, bound, iteration, watch))
+            finished.keep(_solve(scan, i, first + i, strength, iteration, watch))
         if watch is not None:
             watch(i, None)
         return i
@@ -123,24 +114,13 @@ def reconstruct(
     return Reconstruction(scan, tuple(done for done in slices if done is not None)), finished
 
 
-def _solve(
-    scan: Scan, i: int, number: int, strength: Strength, bound: float | None, iteration: Iteration, watch: Watch | None
-) -> Slice:
+def _solve(scan: Scan, i: int, number: int, strength: Strength, iteration: Iteration, watch: Watch | None) -> Slice:
     begin = time.perf_counter()
     problem = scan.problem(i)
-    with torch.no_grad():
-        solution = solve(
-            problem.y,
-            problem.H,
-            strength.denoiser,
-            bound=bound,
-            beta=strength.beta,
-            tol=iteration.tol,
-            max_steps=iteration.max_steps,
-            accelerate=iteration.accelerate,
-            start=problem.start,
-            progress=None if watch is None else lambda progress: watch(i, progress),
-        )
+    follow = None if watch is None else partial(watch, i)
+    solution = solve_problem(
+        strength.name, problem, strength.denoiser, strength.beta, iteration, progress=follow
+    ).solution
     return Slice(
         number,
         problem.image(solution.value),

@@ -2,13 +2,22 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import nn
 
 from lipspline.pnp import Progress, Solution, fbs
 from lipspline.reconstruct.problem import Problem
-from lipspline.reconstruct.run import Iteration
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """How far a problem is solved, and by which steps."""
+
+    tol: float = 1e-4
+    max_steps: int = 1000
+    accelerate: bool = True
 
 
 class Solved(NamedTuple):
