@@ -31,6 +31,7 @@ LEVELS = {
     "operators": 5,
     "training": 6,
     "pnp": 6,
+    "denoise": 7,
     "experiments": 7,
     "reconstruct": 7,
     "benchmarks": 7,

@@ -86,7 +86,7 @@ def test_a_training_can_start_from_another_rescaled_to_its_noise(tmp_path, monke
     job = Run(load("denoiser-lls-10", "smoke"), tmp_path).jobs()[0]
     model = job.spec.build(seed=5)
     context = Context(tmp_path / "runs/x/job", None, 0, silent, run.sibling)
-    start_from(model, job.training.start, job.noise, context)
+    start_from(model, job.spec.start, job.noise, context)
     trained = export.load(trained_weights(run.folder, "denoiser-lls-15", "lls-noise15"))
     x = torch.rand(1, 1, 12, 12)
     torch.testing.assert_close(model(x), Rescaled(trained, 10 / 15)(x), atol=1e-4, rtol=1e-4)
@@ -96,8 +96,8 @@ def test_a_training_can_start_from_another_rescaled_to_its_noise(tmp_path, monke
 
 def test_a_start_of_the_same_recipe_is_trained_first():
     def job(start: Start | None) -> denoising.Job:
-        training = Training(1, 1e-3, 1, 40, "crops", "constant", 0.0, 1, start)
-        spec = denoising.DenoiserSpec(activation="relu", channels=2, depth=2, padding_mode="zeros")
+        training = Training(1, 1e-3, 1, 40, "crops", "constant", 0.0, 1)
+        spec = denoising.DenoiserSpec(activation="relu", channels=2, depth=2, padding_mode="zeros", start=start)
         return denoising.Job("relu", spec, 10, training, 1, 1)
 
     assert needs(job(None)) == ()

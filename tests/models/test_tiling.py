@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from lipspline.models.denoiser import denoiser
+from lipspline.models.export import plain
 from lipspline.models.tiling import apply_tiled, receptive_radius
 
 
@@ -18,13 +20,55 @@ def network(padding_mode: str, kernel: int = 3, depth: int = 3) -> nn.Sequential
     return nn.Sequential(*layers)
 
 
+SIZES = [
+    ((1, 1, 50, 70), 16),
+    ((2, 1, 33, 20), 32),
+    ((1, 1, 17, 17), 8),
+    ((1, 1, 190, 260), 16),
+    ((1, 1, 12, 2000), 64),
+]
+
+
 @pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
 @pytest.mark.parametrize("kernel", [3, 5])
-@pytest.mark.parametrize(("shape", "tile"), [((1, 1, 50, 70), 16), ((2, 1, 33, 20), 32), ((1, 1, 17, 17), 8)])
+@pytest.mark.parametrize(("shape", "tile"), SIZES)
 def test_tiles_give_the_untiled_result(padding_mode, kernel, shape, tile):
     model, image = network(padding_mode, kernel), torch.randn(shape)
     with torch.no_grad():
         torch.testing.assert_close(apply_tiled(model, image, tile), model(image), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("options", "shape", "tile"),
+    [
+        ({}, (1, 1, 200, 301), 128),
+        ({}, (1, 1, 146, 134), 32),
+        ({"padding_mode": "circular"}, (1, 1, 180, 150), 130),
+        ({"colors": 3, "kernel": 5}, (2, 3, 90, 61), 40),
+        ({"activation": "gs"}, (1, 1, 161, 290), 150),
+        ({"activation": "hh", "channels": 10}, (1, 1, 57, 700), 64),
+    ],
+)
+def test_tiles_of_a_denoiser_are_the_untiled_result_bit_by_bit(options, shape, tile, threads):
+    torch.manual_seed(0)
+    model, image = plain(denoiser(**{"channels": 16, "depth": 4, **options})), torch.rand(shape)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.no_grad():
+            assert torch.equal(apply_tiled(model, image, tile), model(image))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_memory_stays_flat():
+    """No layer sees more than a window, whatever the size of the image."""
+    model, seen = network("zeros"), set()
+    model[0].register_forward_pre_hook(lambda _, inputs: seen.add(tuple(inputs[0].shape)))
+    for side in (300, 700):
+        apply_tiled(model, torch.zeros(1, 1, side, side), tile=200)
+    assert seen == {(1, 1, 206, 206)}
 
 
 def test_a_margin_smaller_than_the_receptive_radius_shows():

@@ -1,5 +1,6 @@
 """Image files as arrays: PNG, TIFF and npy, one at a time or by the folder, in the dtype they are stored in."""
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lipspline import _checks
+from lipspline._files import write_whole
+from lipspline.data import png16
 
 Array = NDArray[Any]
 LUMA = np.array([0.299, 0.587, 0.114])
@@ -31,15 +34,27 @@ def read(path: str | Path) -> Array:
     except ImportError:
         raise
     except Exception as error:  # decoders raise anything from SyntaxError to struct.error on damaged files
-        raise ValueError(f"The image file {path} is damaged or truncated ({error}).") from error
+        reason = str(error).rstrip(".")
+        raise ValueError(f"The image file {path} is damaged or truncated, or no such image ({reason}).") from error
     return _check(path, image)
 
 
 def write(path: str | Path, image: Array) -> None:
-    """Write one image `(H, W)` or `(H, W, C)` without changing its dtype; the name decides the format."""
+    """Write one image `(H, W)` or `(H, W, C)` without changing its dtype; the name decides the format.
+
+    The file appears whole or not at all.
+    """
     path = Path(path)
-    writer = _dispatch(path, _WRITERS)
-    writer(path, np.ascontiguousarray(image))
+    encode = encoder(path, image.dtype)
+    write_whole(path, encode(np.ascontiguousarray(image)))
+
+
+def encoder(path: Path, dtype: np.dtype) -> Callable[[Array], bytes]:
+    """What turns images of a dtype into the bytes of a file of that name; an error if its format cannot hold them."""
+    encode = _dispatch(path, _ENCODERS)
+    if encode is _encode_png and dtype not in (np.uint8, np.uint16):
+        raise ValueError(f"A PNG file holds 8 or 16 bits, not {dtype}. Write {path.name} as .tif or .npy.")
+    return encode
 
 
 def gray(image: Array) -> NDArray[np.float64]:
@@ -125,6 +140,8 @@ def _dispatch(path: Path, table: dict[str, Callable]) -> Callable:
 def _read_png(path: Path) -> Array:
     pillow = _checks.require("PIL.Image", "images", "Reading PNG files")
     with pillow.open(path) as picture:
+        if png16.has_words(picture):
+            return png16.read(pillow, path)
         picture.load()
         if picture.mode == "P":
             picture = picture.convert("RGBA" if "transparency" in picture.info else "RGB")
@@ -133,25 +150,47 @@ def _read_png(path: Path) -> Array:
     return image.astype(np.uint16) if sixteen_bit else image
 
 
-def _write_png(path: Path, image: Array) -> None:
-    if image.dtype not in (np.uint8, np.uint16) or (image.dtype == np.uint16 and image.ndim == 3):
-        kind = f"{image.dtype}{' colour' if image.ndim == 3 else ''}"
-        raise ValueError(f"A PNG file cannot hold this {kind} image. Write it as .tif or .npy: {path}.")
-    _checks.require("PIL.Image", "images", "Writing PNG files").fromarray(image).save(path)
+def _encode_png(image: Array) -> bytes:
+    if image.dtype == np.uint16:
+        return png16.encode(image)
+    return _saved(_checks.require("PIL.Image", "images", "Writing PNG files").fromarray(image).save, format="png")
 
 
 def _read_tiff(path: Path) -> Array:
-    return np.asarray(_checks.require("tifffile", "images", "Reading TIFF files").imread(path))
+    tifffile = _checks.require("tifffile", "images", "Reading TIFF files")
+    with tifffile.TiffFile(path) as file:
+        series = file.series[0]
+        if series.axes not in TIFF_AXES or len(file.series) > 1:
+            raise ValueError(f"it holds {len(file.pages)} pages with axes {series.axes}, not one image")
+        return np.moveaxis(series.asarray(), *TIFF_AXES[series.axes])
 
 
-def _write_tiff(path: Path, image: Array) -> None:
-    photometric = "rgb" if image.ndim == 3 and image.shape[-1] >= 3 else "minisblack"
-    _checks.require("tifffile", "images", "Writing TIFF files").imwrite(path, image, photometric=photometric)
+def _encode_tiff(image: Array) -> bytes:
+    tifffile = _checks.require("tifffile", "images", "Writing TIFF files")
+    channels = 1 if image.ndim == 2 else image.shape[-1]
+    photometric = "rgb" if channels >= 3 else "minisblack"
+    extra = ["unassalpha"] if channels in (2, 4) else None
+    options = {"photometric": photometric, "extrasamples": extra, "planarconfig": "contig" if channels > 1 else None}
+    return _saved(tifffile.imwrite, data=image, metadata=None, **options)
 
 
 def _read_npy(path: Path) -> Array:
     return np.load(path, allow_pickle=False)
 
 
+def _encode_npy(image: Array) -> bytes:
+    return _saved(np.save, arr=image)
+
+
+def _saved(save: Callable, **options: Any) -> bytes:
+    """What a function writes to the file that is its first argument."""
+    file = io.BytesIO()
+    save(file, **options)
+    return file.getvalue()
+
+
+TIFF_AXES = {"YX": (0, 0), "YXS": (0, 0), "SYX": (0, -1)}
+"""The axes of TIFF files that are one image, and which is moved where to have the channels last."""
+
 _READERS = {".png": _read_png, ".tif": _read_tiff, ".tiff": _read_tiff, ".npy": _read_npy}
-_WRITERS = {".png": _write_png, ".tif": _write_tiff, ".tiff": _write_tiff, ".npy": np.save}
+_ENCODERS = {".png": _encode_png, ".tif": _encode_tiff, ".tiff": _encode_tiff, ".npy": _encode_npy}

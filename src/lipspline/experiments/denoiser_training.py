@@ -31,42 +31,6 @@ LICENCE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class DenoiserSpec:
-    """A convolutional denoiser [sec:PnPReconstruction].
-
-    Args:
-        activation: its name in the paper's tables.
-        channels: feature maps in a hidden layer.
-        depth: number of convolutions.
-        padding_mode: "zeros" or "circular".
-        options: of the activation.
-        tv2_weight: λ of [eq:optim_network].
-    """
-
-    activation: Activation
-    channels: int
-    depth: int
-    padding_mode: Literal["zeros", "circular"]
-    options: dict[str, Any] = field(default_factory=dict)
-    tv2_weight: float = 0.0
-
-    def __post_init__(self):
-        check_options(self.activation, self.options)
-
-    def build(self, seed: int) -> Network:
-        """The denoiser with random weights given by `seed` alone."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return denoiser(
-                self.activation,
-                self.channels,
-                self.depth,
-                padding_mode=self.padding_mode,
-                activation_options=self.options,
-            )
-
-
 @dataclass(frozen=True)
 class Start:
     """The trained denoiser that a training starts from, rescaled to its noise level [sec:exp_pnp].
@@ -87,6 +51,46 @@ class Start:
         return job_name(self.network, self.noise)
 
 
+@dataclass(frozen=True, kw_only=True)
+class DenoiserSpec:
+    """A convolutional denoiser [sec:PnPReconstruction].
+
+    Args:
+        activation: its name in the paper's tables.
+        channels: feature maps in a hidden layer.
+        depth: number of convolutions.
+        padding_mode: "zeros" or "circular".
+        options: of the activation.
+        tv2_weight: λ of [eq:optim_network].
+        start: where its parameters come from; random if not given.
+        steps: how long it is trained, if not as long as the others.
+    """
+
+    activation: Activation
+    channels: int
+    depth: int
+    padding_mode: Literal["zeros", "circular"]
+    options: dict[str, Any] = field(default_factory=dict)
+    tv2_weight: float = 0.0
+    start: Start | None = None
+    steps: int | None = None
+
+    def __post_init__(self):
+        check_options(self.activation, self.options)
+
+    def build(self, seed: int) -> Network:
+        """The denoiser with random weights given by `seed` alone."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return denoiser(
+                self.activation,
+                self.channels,
+                self.depth,
+                padding_mode=self.padding_mode,
+                activation_options=self.options,
+            )
+
+
 @dataclass(frozen=True)
 class Training:
     """How a denoiser is trained.
@@ -95,7 +99,6 @@ class Training:
         patches: "crops" for random crops without end, "grid" for the paper's 238,400 patches.
         average: decay of the moving average of the weights; 0 for none.
         validate_every: steps between two looks at the validation images.
-        start: where the weights come from; random if not given.
     """
 
     steps: int
@@ -106,12 +109,11 @@ class Training:
     schedule: Literal["constant", "cosine", "one-cycle", "trapezoid"]
     average: float
     validate_every: int
-    start: Start | None = None
 
-    def plan(self) -> Plan:
+    def plan(self, steps: int) -> Plan:
         """What the training loop is told."""
         return Plan(
-            self.steps,
+            steps,
             schedule=SCHEDULES[self.schedule],
             average=self.average or None,
             evaluate_every=self.validate_every,
@@ -136,7 +138,7 @@ class Job:
 
     @property
     def steps(self) -> int:
-        return self.training.steps
+        return self.training.steps if self.spec.steps is None else self.spec.steps
 
 
 def job_name(network: str, noise: int) -> str:
@@ -146,15 +148,15 @@ def job_name(network: str, noise: int) -> str:
 
 def needs(job: Job) -> tuple[str, ...]:
     """The training of the same recipe that this one starts from."""
-    start = job.training.start
+    start = job.spec.start
     return (start.job,) if start is not None and not start.recipe else ()
 
 
 def run(job: Job, context: Context) -> Outcome:
     """Train a denoiser, score it as ordinary layers, and write these with certificate, scores and provenance."""
     model = job.spec.build(context.seed)
-    if job.training.start is not None:
-        start_from(model, job.training.start, job.noise, context)
+    if job.spec.start is not None:
+        start_from(model, job.spec.start, job.noise, context)
     evidence = train(model, job, context)
     if distributed.is_main():
         write_atomically(context.folder / PARAMETERS, encode(model.state_dict()))
@@ -182,7 +184,7 @@ def train(model: Network, job: Job, context: Context) -> Fit:
         tv2_weight=job.spec.tv2_weight,
         seed=context.seed,
     )
-    return fit(task, training.plan(), folder=context.folder, config=to_json(job), observers=[context.observe])
+    return fit(task, training.plan(job.steps), folder=context.folder, config=to_json(job), observers=[context.observe])
 
 
 def start_from(model: Network, start: Start, noise: int, context: Context) -> None:
