@@ -2,12 +2,24 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import nn
 
 from lipspline.benchmarks import textbook
-from lipspline.benchmarks.timing import Case, Ratios, compare, inference, keep_buffers_warm, training_step
+from lipspline.benchmarks.isolation import isolated
+from lipspline.benchmarks.timing import (
+    Case,
+    Ratios,
+    Stopwatch,
+    compare,
+    inference,
+    keep_buffers_warm,
+    training_step,
+    whole,
+    within_network,
+)
 from lipspline.functional.matrices import orthonormalize
 from lipspline.models.denoiser import denoiser
 from lipspline.models.export import plain
@@ -20,33 +32,47 @@ from lipspline.training.optim import param_groups
 SHAPE = (16, 64, 40, 40)
 
 
-def _activation_cases() -> dict[str, Case]:
-    channels = SHAPE[1]
-    layers: dict[str, nn.Module] = {
-        "ReLU": nn.ReLU(),
-        "LinearSpline, 51 coefficients": LinearSpline(channels),
-        "spline, textbook": textbook.Spline(channels),
-        "AbsoluteValue": AbsoluteValue(),
-        "LipschitzPReLU": LipschitzPReLU(channels),
-        "MaxMin": MaxMin(),
-        "GroupSort(2)": GroupSort(2),
-        "GroupSort(2), textbook": textbook.GroupSort(2),
-        "Householder": Householder(channels),
-        "Householder, textbook": textbook.Householder(channels),
-    }
-    x = 0.1 * torch.randn(SHAPE)
-    return {name: training_step(layer, x) for name, layer in layers.items()}
+ACTIVATIONS: dict[str, Callable[[int], nn.Module]] = {
+    "ReLU": lambda channels: nn.ReLU(),
+    "LinearSpline, 51 coefficients": LinearSpline,
+    "spline, textbook": textbook.Spline,
+    "AbsoluteValue": lambda channels: AbsoluteValue(),
+    "LipschitzPReLU": LipschitzPReLU,
+    "MaxMin": lambda channels: MaxMin(),
+    "GroupSort(2)": lambda channels: GroupSort(2),
+    "GroupSort(2), textbook": lambda channels: textbook.GroupSort(2),
+    "Householder": Householder,
+    "Householder, textbook": textbook.Householder,
+}
 
 
 def activations() -> Iterator[Ratios]:
-    """Forward and backward of every activation on (16, 64, 40, 40)."""
-    yield compare("Activations, forward + backward, fresh gradient buffers", _activation_cases())
+    """Every activation as a layer in a network with the shape of the denoiser; its input there is (16, 64, 40, 40)."""
+    title = "Activations in a network, forward + backward, gradient buffers fresh at each step"
+    with isolated({name: partial(_activation_in_network, name) for name in ACTIVATIONS}) as cases:
+        yield compare(title, cases, repeats=21)
+
+
+def _activation_in_network(name: str) -> Case:
+    return within_network(_network(ACTIVATIONS[name]), 0.1 * torch.randn(SHAPE[0], 1, *SHAPE[2:]))
+
+
+def _network(activation: Callable[[int], nn.Module], depth: int = 8) -> nn.Sequential:
+    """Plain 3x3 convolutions with timed activations between them."""
+    channels = SHAPE[1]
+    network = nn.Sequential(nn.Conv2d(1, channels, 3, padding=1))
+    for layer in range(1, depth):
+        after = channels if layer < depth - 1 else 1
+        network.extend([Stopwatch(activation(channels)), nn.Conv2d(channels, after, 3, padding=1)])
+    return network
 
 
 def warm() -> Iterator[Ratios]:
-    """The same with every buffer warm and reused: the allocator keeps what is freed, until the process ends."""
+    """Every activation alone, with every buffer warm and reused: the allocator keeps what is freed, for good."""
     if keep_buffers_warm():
-        yield compare("Activations, forward + backward, all buffers warm", _activation_cases())
+        x = 0.1 * torch.randn(SHAPE)
+        cases = {name: training_step(make(SHAPE[1]), x) for name, make in ACTIVATIONS.items()}
+        yield compare("Activations alone, forward + backward, all buffers warm", cases)
 
 
 def scaling() -> Iterator[Ratios]:
@@ -109,7 +135,7 @@ def _matrix_step(function: Callable[[torch.Tensor], torch.Tensor], shape: tuple[
         w.grad = None
         function(w).backward(g)
 
-    return step
+    return whole(step)
 
 
 def training() -> Iterator[Ratios]:
@@ -139,7 +165,7 @@ def _denoiser_step(model: nn.Module, clean: torch.Tensor) -> Case:
         loss.backward()
         optimizer.step()
 
-    return step
+    return whole(step)
 
 
 SUITES: dict[str, Callable[[], Iterator[Ratios]]] = {

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-Case = Callable[[], object]
+Case = Callable[[], float]
+"""Does something once and returns the seconds that what is measured took."""
 
 
 @dataclass(frozen=True)
@@ -27,28 +28,38 @@ class Ratios:
         return "\n".join([*lines, *(f"  {name:<{width}}  {value:8.3f}" for name, value in self.values.items())])
 
 
-def medians(cases: Mapping[str, Case], repeats: int = 51, warmup: int = 5) -> dict[str, float]:
+def medians(cases: Mapping[str, Case], repeats: int, warmup: int = 5) -> dict[str, float]:
     """Median seconds of each case over interleaved repeats."""
     times: dict[str, list[float]] = {name: [] for name in cases}
     for repeat in range(-warmup, repeats):
         for name, case in cases.items():
-            start = time.perf_counter()
-            case()
+            seconds = case()
             if repeat >= 0:
-                times[name].append(time.perf_counter() - start)
+                times[name].append(seconds)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def compare(title: str, cases: Mapping[str, Case], repeats: int = 51) -> Ratios:
+def compare(title: str, cases: Mapping[str, Case], repeats: int = 51, warmup: int = 5) -> Ratios:
     """Time cases against the first of them."""
     gc.collect()
-    seconds = medians(cases, repeats)
+    seconds = medians(cases, repeats, warmup)
     unit = next(iter(cases))
     return Ratios(title, unit, {name: value / seconds[unit] for name, value in seconds.items()})
 
 
+def whole(step: Callable[[], object]) -> Case:
+    """A case that measures all of a step."""
+
+    def case() -> float:
+        start = time.perf_counter()
+        step()
+        return time.perf_counter() - start
+
+    return case
+
+
 def training_step(layer: nn.Module, x: Tensor) -> Case:
-    """Forward and backward of a layer inside a network: the gradient of its input is a fresh buffer each time."""
+    """Forward and backward of a layer on its own, again and again on the same input."""
     layer.train()
     x = x.detach().requires_grad_()
     g = torch.randn_like(layer(x))
@@ -59,7 +70,7 @@ def training_step(layer: nn.Module, x: Tensor) -> Case:
             parameter.grad = None
         layer(x).backward(g)
 
-    return step
+    return whole(step)
 
 
 def inference(layer: nn.Module, x: Tensor) -> Case:
@@ -70,7 +81,56 @@ def inference(layer: nn.Module, x: Tensor) -> Case:
         with torch.no_grad():
             layer(x)
 
-    return step
+    return whole(step)
+
+
+class Stopwatch(nn.Module):
+    """A layer that adds up the seconds spent in its forward and its backward, wherever it stands in a network.
+
+    Backward counts from the moment the gradient of the output is complete to the moment the layer before is started
+    with the gradient of the input.
+    """
+
+    def __init__(self, layer: nn.Module):
+        super().__init__()
+        self.layer = layer
+        self.seconds = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.register_hook(self._stop)
+        self._start()
+        y = self.layer(x)
+        self._stop()
+        y.register_hook(self._start)
+        return y
+
+    def _start(self, _: Tensor | None = None) -> None:
+        self.seconds -= time.perf_counter()
+
+    def _stop(self, _: Tensor | None = None) -> None:
+        self.seconds += time.perf_counter()
+
+
+def within_network(network: nn.Module, x: Tensor) -> Case:
+    """What a training step of a network spends in its layers of type `Stopwatch`.
+
+    This is what a layer costs where it is used. Its input was just written by the layer before it, its saved tensors
+    have left the caches when backward comes, and its output and gradient are new buffers among those of all other
+    layers: some recycled by the allocator, some fresh pages that the system must clear at the first touch. How many of
+    each depends on what the process has allocated before, so compare networks in processes of their own.
+    """
+    network.train()
+    watches = [module for module in network.modules() if isinstance(module, Stopwatch)]
+
+    def case() -> float:
+        for parameter in network.parameters():
+            parameter.grad = None
+        for watch in watches:
+            watch.seconds = 0.0
+        network(x).square().mean().backward()
+        return sum(watch.seconds for watch in watches)
+
+    return case
 
 
 def keep_buffers_warm() -> bool:

@@ -3,6 +3,16 @@
 from lipspline.kernels.choice import active, using
 from lipspline.kernels.pairs import householder, sort_pairs
 from lipspline.kernels.piecewise_affine import piecewise_affine
+from lipspline.kernels.scaled_spline import scaled_spline, scaled_tables
 from lipspline.kernels.spline_tables import spline_tables
 
-__all__ = ["active", "householder", "piecewise_affine", "sort_pairs", "spline_tables", "using"]
+__all__ = [
+    "active",
+    "householder",
+    "piecewise_affine",
+    "scaled_spline",
+    "scaled_tables",
+    "sort_pairs",
+    "spline_tables",
+    "using",
+]

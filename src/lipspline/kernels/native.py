@@ -57,6 +57,8 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
             *[c_void_p] * 2,
             c_int,
         ],
+        "lipspline_scaled_spline": [c_int, *[c_void_p] * 3, *[c_double] * 3, *sizes, *[c_void_p] * 2, c_int],
+        "lipspline_scaled_spline_backward": [c_int, *[c_void_p] * 4, *[c_double] * 3, *sizes, *[c_void_p] * 4, c_int],
         "lipspline_use_pool": [c_void_p],
         "lipspline_instruction_set": [],
         "lipspline_limit_instruction_set": [c_int],

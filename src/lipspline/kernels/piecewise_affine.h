@@ -7,19 +7,20 @@
 
 #include "parallel.h"
 
-#define BLOCK 256  /* elements between the two passes of an inner loop; no column item is wider */
-#define LANES 7    /* sums a region owns in a row item; with its slope they fill a cache line */
-#define AHEAD 8192 /* so many bytes of the next row of a channel are fetched while this one is computed */
+#define BLOCK 128  /* elements between the two passes of an inner loop over a row */
+#define SPAN 256   /* the same for columns; no column item is wider */
+#define LANES 4    /* sums a region owns in a row item; a power of two */
+#define AHEAD 256  /* elements of a row are asked for so many elements early */
 #define FLUSH 8192 /* about so many elements of a row are summed in the type of the input before the sums become doubles */
 
 typedef struct {
     const void *g, *x, *b, *s, *scale; /* b (forward) or g (backward) is NULL */
     void *y, *gb, *gs;                 /* y is the output of forward and the gradient of x in backward */
     double *partial;                   /* (chunks, groups * channels, regions, 2), or NULL if there is one chunk */
-    double offset;
+    double offset, zero; /* zero is 0: see locate_row */
     int64_t groups, outer, channels, inner, regions;
     int64_t chunks; /* pieces of the elements of a channel */
-    int64_t width;  /* channels in a band: the piece of the channels that a column or direct item takes */
+    int64_t width;  /* channels in a band: the piece of the channels that an item takes */
     int64_t bands;
 } job_t;
 
@@ -42,6 +43,16 @@ typedef double pair_bits __attribute__((may_alias));
 
 /* Kept out of the functions around it, whose many variables would crowd its registers. */
 #define LOOP __attribute__((noinline))
+
+/* Both return 0, or -1 if memory ran out. Nothing may be empty. `bits` is 32 or 64. */
+
+int lipspline_piecewise_affine(int bits, const void *x, const void *b, const void *s, const void *scale, double offset,
+                               int64_t groups, int64_t outer, int64_t channels, int64_t inner, int64_t regions, void *y,
+                               int threads);
+
+int lipspline_piecewise_affine_backward(int bits, const void *g, const void *x, const void *s, const void *scale,
+                                        double offset, int64_t groups, int64_t outer, int64_t channels, int64_t inner,
+                                        int64_t regions, void *gx, void *gb, void *gs, int threads);
 
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }

@@ -63,7 +63,7 @@ def _check(x: Tensor, s: Tensor, scale: Tensor, channel_dim: int) -> None:
         )
 
 
-def _arrange(x: Tensor, s: Tensor, channel_dim: int) -> tuple[Tensor, Sizes]:
+def arrange(x: Tensor, s: Tensor, channel_dim: int) -> tuple[Tensor, Sizes]:
     """`x` without gaps, and its sizes (groups, outer, channels, inner) as the tables see them."""
     grouped = s.ndim == 3
     x, sizes = densely(x, channel_dim, grouped=grouped)
@@ -83,7 +83,7 @@ def _evaluate(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, cha
     _check(x, s, scale, channel_dim)
     if b.shape != s.shape:
         raise ValueError(f"Intercepts and slopes must have one shape, but got {tuple(b.shape)} and {tuple(s.shape)}.")
-    dense, sizes = _arrange(x, s, channel_dim)
+    dense, sizes = arrange(x, s, channel_dim)
     if (name := implementation(x)) == "eager":
         return like(eager.piecewise_affine(x, b, s, scale, offset, channel_dim), dense)
     y = torch.empty_like(dense)
@@ -101,7 +101,7 @@ def _evaluate_backward(
     _check(x, s, scale, channel_dim)
     if g.shape != x.shape:
         raise ValueError(f"The gradient must have the shape of x, {tuple(x.shape)}, but has {tuple(g.shape)}.")
-    dense, sizes = _arrange(x, s, channel_dim)
+    dense, sizes = arrange(x, s, channel_dim)
     if (name := implementation(x)) == "eager":
         gx, gb, gs = eager.piecewise_affine_backward(g, x, s, scale, offset, channel_dim)
         return like(gx, dense), gb, gs
@@ -140,8 +140,8 @@ def _batched(info, in_dims, x, b, s, scale, offset, channel_dim):
 def _batched_backward(info, in_dims, g, x, s, scale, offset, channel_dim):
     g, x, s, scale = (in_front(t, d, info.batch_size) for t, d in zip((g, x, s, scale), in_dims[:4], strict=True))
     if scale.ndim == 2:
-        return _backward(g, x, s, scale, offset, channel_dim + 1), (0, 0, 0)
-    results = _backward(*(t.flatten(0, 1) for t in (g, x, s, scale)), offset, channel_dim)
+        return piecewise_affine_backward(g, x, s, scale, offset, channel_dim + 1), (0, 0, 0)
+    results = piecewise_affine_backward(*(t.flatten(0, 1) for t in (g, x, s, scale)), offset, channel_dim)
     return tuple(t.unflatten(0, x.shape[:2]) for t in results), (0, 0, 0)
 
 
@@ -151,7 +151,7 @@ _forward = Operator(
     fake=_fake,
     batched=_batched,
 )
-_backward = Operator(
+piecewise_affine_backward = Operator(
     "piecewise_affine_backward(Tensor g, Tensor x, Tensor s, Tensor scale, float offset, int channel_dim)"
     " -> (Tensor, Tensor, Tensor)",
     kernel=_evaluate_backward,
@@ -172,7 +172,7 @@ class _PiecewiseAffine(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g):
         x, s, scale = ctx.saved_tensors
-        return *_backward(g, x, s, scale, ctx.offset, ctx.channel_dim), None, None, None
+        return *piecewise_affine_backward(g, x, s, scale, ctx.offset, ctx.channel_dim), None, None, None
 
     @staticmethod
     def jvp(ctx, x_t, b_t, s_t, *_):
@@ -187,7 +187,7 @@ class _PiecewiseAffine(torch.autograd.Function):
         return tangent
 
 
-@_backward.derivatives
+@piecewise_affine_backward.derivatives
 class _PiecewiseAffineBackward(torch.autograd.Function):
     """Derivatives of gx = s_i g, gb = Σ g, gs = Σ g x, in terms of the two operators themselves."""
 
@@ -196,7 +196,7 @@ class _PiecewiseAffineBackward(torch.autograd.Function):
         ctx.save_for_backward(g, x, s, scale)
         ctx.save_for_forward(g, x, s, scale)
         ctx.offset, ctx.channel_dim = offset, channel_dim
-        return _backward.evaluate(g, x, s, scale, offset, channel_dim)
+        return piecewise_affine_backward.evaluate(g, x, s, scale, offset, channel_dim)
 
     @staticmethod
     def backward(ctx, h, hb, hs):
@@ -204,7 +204,7 @@ class _PiecewiseAffineBackward(torch.autograd.Function):
         rest = scale, ctx.offset, ctx.channel_dim
         to_g = h * _constant(x, s, *rest) + _forward(x, hb, hs, *rest)
         to_x = g * _constant(x, hs, *rest)
-        to_s = _backward(h * g, x, s, *rest)[1]
+        to_s = piecewise_affine_backward(h * g, x, s, *rest)[1]
         return to_g, to_x, to_s, None, None, None
 
     @staticmethod
@@ -212,8 +212,8 @@ class _PiecewiseAffineBackward(torch.autograd.Function):
         g, x, s, scale = ctx.saved_tensors
         rest = scale, ctx.offset, ctx.channel_dim
         g_t, x_t, s_t = (torch.zeros_like(v) if t is None else t for t, v in ((g_t, g), (x_t, x), (s_t, s)))
-        gx_t, gb_t, gs_t = _backward(g_t, x, s, *rest)
-        return gx_t + g * _constant(x, s_t, *rest), gb_t, gs_t + _backward(g * x_t, x, s, *rest)[1]
+        gx_t, gb_t, gs_t = piecewise_affine_backward(g_t, x, s, *rest)
+        return gx_t + g * _constant(x, s_t, *rest), gb_t, gs_t + piecewise_affine_backward(g * x_t, x, s, *rest)[1]
 
 
 def _constant(x: Tensor, values: Tensor, scale: Tensor, offset: float, channel_dim: int) -> Tensor:

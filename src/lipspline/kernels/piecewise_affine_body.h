@@ -11,18 +11,19 @@
  * convert, move to an integer register) overlaps with the accesses of other elements. In one pass it does not, and
  * backward is 1.6 times slower.
  *
- * Tables and sums are arrays of pairs, and a pair moves in one instruction: (b, s) in forward; in backward a region owns
- * a record of pairs, the first ones sums (of g, of g x) and the last one (s, unused).
+ * Tables and sums are arrays of pairs, and a pair moves in one instruction: (b, s) in forward, sums of (g, g x) in
+ * backward, where a region may own several pairs.
  */
 
 typedef REAL NAME(pair) __attribute__((vector_size(2 * sizeof(REAL)), may_alias));
 
-/* at[k] = unit * clamp(floor(scale x[k] + offset), 0, last); NaN falls into region 0. Above zero, truncation is floor. */
-LOOP TARGET static void NAME(locate_row)(const REAL *restrict x, int n, REAL scale, REAL offset, REAL last,
+/* at[k] = unit * clamp(floor(scale x[k] + offset), 0, last); NaN falls into region 0. Above zero, truncation is floor.
+ * `zero` is 0, but not for the compiler: against a constant it compares and masks, where one maximum would do. */
+LOOP TARGET static void NAME(locate_row)(const REAL *restrict x, int n, REAL scale, REAL offset, REAL zero, REAL last,
                                          uint32_t unit, uint32_t *restrict at) {
     for (int k = 0; k < n; k++) {
         REAL t = scale * x[k] + offset;
-        t = t > 0 ? t : 0;
+        t = t > zero ? t : zero;
         t = t < last ? t : last;
         at[k] = (uint32_t)(int32_t)t * unit;
     }
@@ -30,13 +31,12 @@ LOOP TARGET static void NAME(locate_row)(const REAL *restrict x, int n, REAL sca
 
 /* The same where neighbours belong to different channels: element k has its own scale, and its table starts at first[k]. */
 LOOP TARGET static void NAME(locate_columns)(const REAL *restrict x, int n, const REAL *restrict scale, REAL offset,
-                                             REAL last, const uint32_t *restrict first, uint32_t unit,
-                                             uint32_t *restrict at) {
+                                             REAL zero, REAL last, const uint32_t *restrict first, uint32_t *restrict at) {
     for (int k = 0; k < n; k++) {
         REAL t = scale[k] * x[k] + offset;
-        t = t > 0 ? t : 0;
+        t = t > zero ? t : zero;
         t = t < last ? t : last;
-        at[k] = (first[k] + (uint32_t)(int32_t)t) * unit;
+        at[k] = first[k] + (uint32_t)(int32_t)t;
     }
 }
 
@@ -61,51 +61,53 @@ LOOP TARGET static void NAME(apply)(const REAL *restrict x, const uint32_t *rest
     }
 }
 
-/* gx = s g, and sums += (g, g x), in records of `lanes` sums and (s, unused). The lanes are used in turn, so that
- * neighbours in the same region do not wait for one another's addition. */
+/* gx = s g, and sums += (g, g x). A region owns `lanes` sums, used in turn, so that neighbours in the same region do not
+ * wait for one another's addition; `at` counts sums. */
 TARGET static inline __attribute__((always_inline)) void NAME(apply_backward)(
-    const REAL *restrict g, const REAL *restrict x, const uint32_t *restrict at, int n, NAME(pair) *restrict records,
-    REAL *restrict gx, const int lanes) {
+    const REAL *restrict g, const REAL *restrict x, const uint32_t *restrict at, int n, const REAL *restrict s,
+    NAME(pair) *restrict sums, REAL *restrict gx, const int lanes) {
+    const char *slopes = (const char *)s;
+    const size_t bytes = sizeof(REAL) / (size_t)lanes; /* from sums to slopes without a division */
     int k = 0;
+#define SLOPE(i) (*(const REAL *)(slopes + (i) * bytes))
 #if SINGLE
-    pair_bits *bits = (pair_bits *)records;
-    for (; k + 8 <= n; k += 8)
-        for (int h = 0; h < 8; h += 4) {
-            const size_t i[4] = {at[k + h], at[k + h + 1], at[k + h + 2], at[k + h + 3]};
-            float4 gv, xv;
-            memcpy(&gv, g + k + h, sizeof gv);
-            memcpy(&xv, x + k + h, sizeof xv);
-            const float4 s = {records[i[0] + lanes][0], records[i[1] + lanes][0], records[i[2] + lanes][0],
-                              records[i[3] + lanes][0]};
-            const float4 gxv = s * gv, product = gv * xv;
-            memcpy(gx + k + h, &gxv, sizeof gxv);
-            const float4 low = SHUFFLE(gv, product, 0, 4, 1, 5), high = SHUFFLE(gv, product, 2, 6, 3, 7);
-#define ADD(j, pair)                                                     \
-    {                                                                    \
-        pair_bits *sum = bits + i[j] + (h + j) % lanes;                  \
-        *sum = ((bits2)((float4)(bits2){*sum, 0} + (pair)))[0];          \
+    pair_bits *bits = (pair_bits *)sums;
+    for (; k + 4 <= n; k += 4) {
+        const size_t i[4] = {at[k], at[k + 1], at[k + 2], at[k + 3]};
+        float4 gv, xv;
+        memcpy(&gv, g + k, sizeof gv);
+        memcpy(&xv, x + k, sizeof xv);
+        const float4 sv = {SLOPE(i[0]), SLOPE(i[1]), SLOPE(i[2]), SLOPE(i[3])};
+        const float4 gxv = sv * gv, product = gv * xv;
+        memcpy(gx + k, &gxv, sizeof gxv);
+        const float4 low = SHUFFLE(gv, product, 0, 4, 1, 5), high = SHUFFLE(gv, product, 2, 6, 3, 7);
+#define ADD(j, pair)                                            \
+    {                                                           \
+        pair_bits *sum = bits + i[j] + j % lanes;               \
+        *sum = ((bits2)((float4)(bits2){*sum, 0} + (pair)))[0]; \
     }
-            ADD(0, low)
-            ADD(1, SHUFFLE(low, low, 2, 3, 2, 3))
-            ADD(2, high)
-            ADD(3, SHUFFLE(high, high, 2, 3, 2, 3))
+        ADD(0, low)
+        ADD(1, SHUFFLE(low, low, 2, 3, 2, 3))
+        ADD(2, high)
+        ADD(3, SHUFFLE(high, high, 2, 3, 2, 3))
 #undef ADD
-        }
+    }
 #endif
     for (; k < n; k++) {
-        gx[k] = records[at[k] + lanes][0] * g[k];
-        records[at[k] + k % lanes] += (NAME(pair)){g[k], g[k] * x[k]};
+        gx[k] = SLOPE(at[k]) * g[k];
+        sums[at[k] + (uint32_t)(k % lanes)] += (NAME(pair)){g[k], g[k] * x[k]};
     }
+#undef SLOPE
 }
 
-LOOP TARGET static void NAME(apply_backward_row)(const REAL *g, const REAL *x, const uint32_t *at, int n,
-                                                 NAME(pair) *records, REAL *gx) {
-    NAME(apply_backward)(g, x, at, n, records, gx, LANES);
+LOOP TARGET static void NAME(apply_backward_row)(const REAL *g, const REAL *x, const uint32_t *at, int n, const REAL *s,
+                                                 NAME(pair) *sums, REAL *gx) {
+    NAME(apply_backward)(g, x, at, n, s, sums, gx, LANES);
 }
 
 LOOP TARGET static void NAME(apply_backward_columns)(const REAL *g, const REAL *x, const uint32_t *at, int n,
-                                                     NAME(pair) *records, REAL *gx) {
-    NAME(apply_backward)(g, x, at, n, records, gx, 1);
+                                                     const REAL *s, NAME(pair) *sums, REAL *gx) {
+    NAME(apply_backward)(g, x, at, n, s, sums, gx, 1);
 }
 
 TARGET static void NAME(interleave)(const REAL *restrict b, const REAL *restrict s, int64_t n,
@@ -113,25 +115,15 @@ TARGET static void NAME(interleave)(const REAL *restrict b, const REAL *restrict
     for (int64_t i = 0; i < n; i++) table[i] = (NAME(pair)){b[i], s[i]};
 }
 
-/* Records of n regions with the slopes s and sums of zero. */
-TARGET static void NAME(open_records)(const REAL *restrict s, int64_t n, int lanes, NAME(pair) *restrict records) {
-    for (int64_t i = 0; i < n; i++) {
-        for (int j = 0; j < lanes; j++) records[i * (lanes + 1) + j] = (NAME(pair)){0};
-        records[i * (lanes + 1) + lanes] = (NAME(pair)){s[i], 0};
-    }
-}
-
 /* totals[i] += the sums of region i, which start again from zero. */
-TARGET static void NAME(flush)(NAME(pair) *restrict records, int64_t n, int lanes, double *restrict totals) {
+TARGET static void NAME(flush)(NAME(pair) *restrict sums, int64_t n, int lanes, double *restrict totals) {
     for (int64_t i = 0; i < n; i++) {
         NAME(pair) sum = {0};
-        for (int j = 0; j < lanes; j++) {
-            sum += records[i * (lanes + 1) + j];
-            records[i * (lanes + 1) + j] = (NAME(pair)){0};
-        }
+        for (int j = 0; j < lanes; j++) sum += sums[i * lanes + j];
         totals[2 * i] += sum[0];
         totals[2 * i + 1] += sum[1];
     }
+    memset(sums, 0, (size_t)(n * lanes) * sizeof *sums);
 }
 
 /* Hand over the totals of n regions, the first of which is number `at` of all tables. */
@@ -148,92 +140,11 @@ TARGET static void NAME(deliver)(const job_t *job, int64_t chunk, int64_t at, in
     }
 }
 
-/* ---- row items: a piece of the elements of one channel ---- */
-
-/* Ask for the place of n elements early. Rows of one channel lie too far apart for the processor to guess the next. */
-TARGET static inline void NAME(prefetch)(const REAL *place, int n) {
-    for (int k = 0; k < n; k += 64 / (int)sizeof(REAL)) __builtin_prefetch(place + k, 0);
-}
-
-TARGET static inline void NAME(prefetch_to_write)(const REAL *place, int n) {
-    for (int k = 0; k < n; k += 64 / (int)sizeof(REAL)) __builtin_prefetch(place + k, 1);
-}
-
-TARGET static void NAME(row_forward)(const void *data, int64_t item, void *scratch) {
-    const job_t *job = data;
-    const int64_t row = item / job->chunks, chunk = item % job->chunks, R = job->regions, inner = job->inner;
-    const int64_t total = job->outer * inner, end = total * (chunk + 1) / job->chunks;
-    const int64_t start = (row / job->channels * job->outer * job->channels + row % job->channels) * inner;
-    const int64_t next = job->channels * inner; /* from one row of the channel to the next */
-    const REAL scale = ((const REAL *)job->scale)[row], offset = (REAL)job->offset, last = (REAL)(R - 1);
-    NAME(pair) *table = scratch;
-    uint32_t at[BLOCK];
-    NAME(interleave)((const REAL *)job->b + row * R, (const REAL *)job->s + row * R, R, table);
-    for (int64_t e = total * chunk / job->chunks; e < end;) {
-        const int64_t place = start + e / inner * next + e % inner;
-        const int64_t length = smaller(inner - e % inner, end - e);
-        const REAL *x = (const REAL *)job->x + place;
-        REAL *y = (REAL *)job->y + place;
-        for (int64_t k = 0; k < length; k += BLOCK) {
-            const int n = (int)smaller(length - k, BLOCK);
-            if (k * (int64_t)sizeof(REAL) < AHEAD) {
-                NAME(prefetch)(x + k + next, n);
-                NAME(prefetch_to_write)(y + k + next, n);
-            }
-            NAME(locate_row)(x + k, n, scale, offset, last, 1, at);
-            NAME(apply)(x + k, at, n, table, y + k);
-        }
-        e += length;
-    }
-}
-
-TARGET static void NAME(row_backward)(const void *data, int64_t item, void *scratch) {
-    const job_t *job = data;
-    const int64_t row = item / job->chunks, chunk = item % job->chunks, R = job->regions, inner = job->inner;
-    const int64_t total = job->outer * inner, end = total * (chunk + 1) / job->chunks;
-    const int64_t start = (row / job->channels * job->outer * job->channels + row % job->channels) * inner;
-    const int64_t next = job->channels * inner; /* from one row of the channel to the next */
-    const int64_t patience = larger(FLUSH, 64 * R); /* so that flushing stays cheap beside summing */
-    const REAL scale = ((const REAL *)job->scale)[row], offset = (REAL)job->offset, last = (REAL)(R - 1);
-    double *totals = scratch;
-    NAME(pair) *records = (NAME(pair) *)(totals + 2 * R);
-    uint32_t at[BLOCK];
-    int64_t pending = 0;
-    memset(totals, 0, (size_t)R * 2 * sizeof *totals);
-    NAME(open_records)((const REAL *)job->s + row * R, R, LANES, records);
-    for (int64_t e = total * chunk / job->chunks; e < end;) {
-        const int64_t place = start + e / inner * next + e % inner;
-        const int64_t length = smaller(smaller(inner - e % inner, end - e), patience - pending);
-        const REAL *g = (const REAL *)job->g + place, *x = (const REAL *)job->x + place;
-        REAL *gx = (REAL *)job->y + place;
-        for (int64_t k = 0; k < length; k += BLOCK) {
-            const int n = (int)smaller(length - k, BLOCK);
-            if (k * (int64_t)sizeof(REAL) < AHEAD) {
-                NAME(prefetch)(g + k + next, n);
-                NAME(prefetch)(x + k + next, n);
-                NAME(prefetch_to_write)(gx + k + next, n);
-            }
-            NAME(locate_row)(x + k, n, scale, offset, last, LANES + 1, at);
-            NAME(apply_backward_row)(g + k, x + k, at, n, records, gx + k);
-        }
-        e += length;
-        pending += length;
-        if (pending == patience) {
-            NAME(flush)(records, R, LANES, totals);
-            pending = 0;
-        }
-    }
-    NAME(flush)(records, R, LANES, totals);
-    NAME(deliver)(job, chunk, row * R, R, totals);
-}
-
-/* ---- column items: a band of channels, over a piece of the outer dimension ---- */
-
-/* Where a column or direct item lies. */
+/* Where an item lies. */
 typedef struct {
     int64_t row;          /* of the tables, of the first channel */
     int64_t channels;     /* in the band */
-    int64_t chunk, begin, end; /* of the outer dimension */
+    int64_t chunk, begin, end; /* of the outer dimension, in column and direct items */
     int64_t at;           /* the first element of outer index 0 */
 } NAME(band);
 
@@ -248,6 +159,87 @@ TARGET static inline NAME(band) NAME(band_of)(const job_t *job, int64_t item) {
                         (group * job->outer * job->channels + c) * job->inner};
 }
 
+/* ---- row items: a band of channels, over a piece of the elements of each; neighbouring channels are neighbours in
+ * memory, so the wider the band the longer the stretches that are read ---- */
+
+/* Ask for n elements early: the processor does so itself, but starts anew on every page. */
+TARGET static inline void NAME(prefetch)(const REAL *place, int n) {
+    for (int k = 0; k < n; k += 64 / (int)sizeof(REAL)) __builtin_prefetch(place + k, 0);
+}
+
+TARGET static inline void NAME(prefetch_to_write)(const REAL *place, int n) {
+    for (int k = 0; k < n; k += 64 / (int)sizeof(REAL)) __builtin_prefetch(place + k, 1);
+}
+
+TARGET static void NAME(row_forward)(const void *data, int64_t item, void *scratch) {
+    const job_t *job = data;
+    const NAME(band) band = NAME(band_of)(job, item);
+    const int64_t R = job->regions, inner = job->inner, total = job->outer * inner;
+    const int64_t end = total * (band.chunk + 1) / job->chunks;
+    const REAL *scale = (const REAL *)job->scale + band.row;
+    const REAL offset = (REAL)job->offset, zero = (REAL)job->zero, last = (REAL)(R - 1);
+    NAME(pair) *table = scratch;
+    uint32_t at[BLOCK];
+    NAME(interleave)((const REAL *)job->b + band.row * R, (const REAL *)job->s + band.row * R, band.channels * R, table);
+    for (int64_t e = total * band.chunk / job->chunks; e < end;) {
+        const int64_t length = smaller(inner - e % inner, end - e);
+        for (int64_t c = 0; c < band.channels; c++) {
+            const int64_t place = band.at + (e / inner * job->channels + c) * inner + e % inner;
+            const REAL *x = (const REAL *)job->x + place;
+            REAL *y = (REAL *)job->y + place;
+            for (int64_t k = 0; k < length; k += BLOCK) {
+                const int n = (int)smaller(length - k, BLOCK);
+                NAME(prefetch)(x + k + AHEAD, n);
+                NAME(prefetch_to_write)(y + k + AHEAD, n);
+                NAME(locate_row)(x + k, n, scale[c], offset, zero, last, 1, at);
+                NAME(apply)(x + k, at, n, table + c * R, y + k);
+            }
+        }
+        e += length;
+    }
+}
+
+TARGET static void NAME(row_backward)(const void *data, int64_t item, void *scratch) {
+    const job_t *job = data;
+    const NAME(band) band = NAME(band_of)(job, item);
+    const int64_t R = job->regions, inner = job->inner, total = job->outer * inner, entries = band.channels * R;
+    const int64_t end = total * (band.chunk + 1) / job->chunks;
+    const int64_t patience = larger(FLUSH, 64 * R); /* so that flushing stays cheap beside summing */
+    const REAL *scale = (const REAL *)job->scale + band.row, *s = (const REAL *)job->s + band.row * R;
+    const REAL offset = (REAL)job->offset, zero = (REAL)job->zero, last = (REAL)(R - 1);
+    double *totals = scratch;
+    NAME(pair) *sums = (NAME(pair) *)(totals + 2 * entries);
+    uint32_t at[BLOCK];
+    int64_t pending = 0;
+    memset(totals, 0, (size_t)entries * (2 * sizeof *totals + LANES * sizeof *sums));
+    for (int64_t e = total * band.chunk / job->chunks; e < end;) {
+        const int64_t length = smaller(smaller(inner - e % inner, end - e), patience - pending);
+        for (int64_t c = 0; c < band.channels; c++) {
+            const int64_t place = band.at + (e / inner * job->channels + c) * inner + e % inner;
+            const REAL *g = (const REAL *)job->g + place, *x = (const REAL *)job->x + place;
+            REAL *gx = (REAL *)job->y + place;
+            for (int64_t k = 0; k < length; k += BLOCK) {
+                const int n = (int)smaller(length - k, BLOCK);
+                NAME(prefetch)(g + k + AHEAD, n);
+                NAME(prefetch)(x + k + AHEAD, n);
+                NAME(prefetch_to_write)(gx + k + AHEAD, n);
+                NAME(locate_row)(x + k, n, scale[c], offset, zero, last, LANES, at);
+                NAME(apply_backward_row)(g + k, x + k, at, n, s + c * R, sums + c * R * LANES, gx + k);
+            }
+        }
+        e += length;
+        pending += length;
+        if (pending == patience) {
+            NAME(flush)(sums, entries, LANES, totals);
+            pending = 0;
+        }
+    }
+    NAME(flush)(sums, entries, LANES, totals);
+    NAME(deliver)(job, band.chunk, band.row * R, entries, totals);
+}
+
+/* ---- column items: a band of channels, over a piece of the outer dimension ---- */
+
 TARGET static inline int NAME(spread)(const job_t *job, NAME(band) band, REAL *scale, uint32_t *first) {
     const int n = (int)(band.channels * job->inner);
     for (int k = 0; k < n; k++) {
@@ -261,19 +253,19 @@ TARGET static void NAME(columns_forward)(const void *data, int64_t item, void *s
     const job_t *job = data;
     const NAME(band) band = NAME(band_of)(job, item);
     const int64_t R = job->regions, stride = job->channels * job->inner;
-    const REAL offset = (REAL)job->offset, last = (REAL)(R - 1);
+    const REAL offset = (REAL)job->offset, zero = (REAL)job->zero, last = (REAL)(R - 1);
     NAME(pair) *table = scratch;
-    REAL scale[BLOCK];
-    uint32_t first[BLOCK], at[BLOCK];
+    REAL scale[SPAN];
+    uint32_t first[SPAN], at[SPAN];
     const int n = NAME(spread)(job, band, scale, first);
     NAME(interleave)((const REAL *)job->b + band.row * R, (const REAL *)job->s + band.row * R, band.channels * R, table);
-    const int64_t rows = BLOCK / n;
+    const int64_t rows = SPAN / n;
     for (int64_t o = band.begin; o < band.end; o += rows) {
         const int m = (int)smaller(rows, band.end - o);
         const REAL *x = (const REAL *)job->x + band.at + o * stride;
         REAL *y = (REAL *)job->y + band.at + o * stride;
         for (int j = 0; j < m; j++)
-            NAME(locate_columns)(x + j * stride, n, scale, offset, last, first, 1, at + j * n);
+            NAME(locate_columns)(x + j * stride, n, scale, offset, zero, last, first, at + j * n);
         for (int j = 0; j < m; j++) NAME(apply)(x + j * stride, at + j * n, n, table, y + j * stride);
     }
 }
@@ -283,15 +275,15 @@ TARGET static void NAME(columns_backward)(const void *data, int64_t item, void *
     const NAME(band) band = NAME(band_of)(job, item);
     const int64_t R = job->regions, stride = job->channels * job->inner, entries = band.channels * R;
     const int64_t patience = larger(FLUSH, 16 * R) / 2 / job->inner;
-    const REAL offset = (REAL)job->offset, last = (REAL)(R - 1);
+    const REAL offset = (REAL)job->offset, zero = (REAL)job->zero, last = (REAL)(R - 1);
     double *totals = scratch;
-    NAME(pair) *records = (NAME(pair) *)(totals + 2 * entries);
-    REAL scale[BLOCK];
-    uint32_t first[BLOCK], at[BLOCK];
+    NAME(pair) *sums = (NAME(pair) *)(totals + 2 * entries);
+    const REAL *s = (const REAL *)job->s + band.row * R;
+    REAL scale[SPAN];
+    uint32_t first[SPAN], at[SPAN];
     const int n = NAME(spread)(job, band, scale, first);
-    memset(totals, 0, (size_t)entries * 2 * sizeof *totals);
-    NAME(open_records)((const REAL *)job->s + band.row * R, entries, 1, records);
-    const int64_t rows = BLOCK / n;
+    memset(totals, 0, (size_t)entries * (2 * sizeof *totals + sizeof *sums));
+    const int64_t rows = SPAN / n;
     int64_t pending = 0;
     for (int64_t o = band.begin; o < band.end; o += rows) {
         const int m = (int)smaller(rows, band.end - o);
@@ -299,16 +291,16 @@ TARGET static void NAME(columns_backward)(const void *data, int64_t item, void *
         const REAL *g = (const REAL *)job->g + place, *x = (const REAL *)job->x + place;
         REAL *gx = (REAL *)job->y + place;
         for (int j = 0; j < m; j++)
-            NAME(locate_columns)(x + j * stride, n, scale, offset, last, first, 2, at + j * n);
+            NAME(locate_columns)(x + j * stride, n, scale, offset, zero, last, first, at + j * n);
         for (int j = 0; j < m; j++)
-            NAME(apply_backward_columns)(g + j * stride, x + j * stride, at + j * n, n, records, gx + j * stride);
+            NAME(apply_backward_columns)(g + j * stride, x + j * stride, at + j * n, n, s, sums, gx + j * stride);
         pending += m;
         if (pending >= patience) {
-            NAME(flush)(records, entries, 1, totals);
+            NAME(flush)(sums, entries, 1, totals);
             pending = 0;
         }
     }
-    NAME(flush)(records, entries, 1, totals);
+    NAME(flush)(sums, entries, 1, totals);
     NAME(deliver)(job, band.chunk, band.row * R, entries, totals);
 }
 

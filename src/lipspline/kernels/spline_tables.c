@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "parallel.h"
+#include "spline_tables.h"
 
 #define GRAIN 16384 /* coefficients below which a second thread costs more than it brings */
 
@@ -29,10 +30,9 @@ typedef struct {
 #include "instances.h"
 
 static int run(item_fn item, const job_t *job, int64_t rows, int threads) {
-    return lipspline_share(item, job, rows, 0, rows * job->regions < GRAIN ? 1 : threads);
+    const size_t scratch = (size_t)job->regions * 2 * sizeof(double);
+    return lipspline_share(item, job, rows, scratch, rows * job->regions < GRAIN ? 1 : threads);
 }
-
-/* Both return 0. Nothing may be empty. `bits` is 32 or 64. */
 
 int lipspline_spline_tables(int bits, const void *c, const void *scale, double radius, double low, double high,
                             int64_t rows, int64_t regions, void *b, void *s, int threads) {

@@ -13,14 +13,18 @@ TARGET static inline REAL NAME(clip)(REAL slope, REAL low, REAL high) {
     return slope < low ? low : slope > high ? high : slope; /* NaN stays NaN */
 }
 
-/* What the values of the knots follow from: value[j] = first + step * (sum of the slopes left of j). */
-TARGET static inline double NAME(first_value)(const job_t *job, const REAL *c, double step) {
+/* The clipped slopes s, for each knot the sum of those left of it, and the value of the first knot: value[j] = first +
+ * step * risen[j]. Divisions come in a loop of their own, which the compiler vectorises; sums must run from left to right. */
+TARGET static inline double NAME(values)(const job_t *job, const REAL *restrict c, double step, REAL *restrict s,
+                                         double *restrict risen) {
     const REAL T = (REAL)step, low = (REAL)job->low, high = (REAL)job->high;
-    double total = 0, risen = 0, area = 0;
+    for (int64_t j = 0; j < job->regions; j++) s[j] = NAME(clip)(NAME(slope)(c, j, T), low, high);
+    double total = 0, sum = 0, area = 0;
     for (int64_t j = 0; j < job->regions; j++) {
         total += c[j];
-        risen += NAME(clip)(NAME(slope)(c, j, T), low, high);
-        area += risen;
+        risen[j] = sum;
+        sum += s[j];
+        area += sum;
     }
     return (total + c[job->regions] - step * area) / (double)(job->regions + 1);
 }
@@ -29,16 +33,10 @@ TARGET static void NAME(forward)(const void *data, int64_t row, void *scratch) {
     const job_t *job = data;
     const int64_t R = job->regions;
     const double step = 2 * job->radius / (double)R, scale = ((const REAL *)job->scale)[row];
-    const REAL *c = (const REAL *)job->c + row * (R + 1), T = (REAL)step, low = (REAL)job->low, high = (REAL)job->high;
-    REAL *b = (REAL *)job->b + row * R, *s = (REAL *)job->s + row * R;
-    const double first = NAME(first_value)(job, c, step);
-    double risen = 0;
-    (void)scratch;
-    for (int64_t j = 0; j < R; j++) {
-        s[j] = NAME(clip)(NAME(slope)(c, j, T), low, high);
-        b[j] = (REAL)((first + step * risen - s[j] * (step * (double)j - job->radius)) / scale);
-        risen += s[j];
-    }
+    REAL *restrict b = (REAL *)job->b + row * R, *restrict s = (REAL *)job->s + row * R;
+    double *restrict risen = scratch;
+    const double first = NAME(values)(job, (const REAL *)job->c + row * (R + 1), step, s, risen);
+    for (int32_t j = 0; j < R; j++) b[j] = (REAL)((first + step * risen[j] - s[j] * (step * j - job->radius)) / scale);
 }
 
 TARGET static void NAME(backward)(const void *data, int64_t row, void *scratch) {
@@ -47,21 +45,20 @@ TARGET static void NAME(backward)(const void *data, int64_t row, void *scratch) 
     const double step = 2 * job->radius / (double)R, scale = ((const REAL *)job->scale)[row];
     const REAL *c = (const REAL *)job->c + row * (R + 1), T = (REAL)step, low = (REAL)job->low, high = (REAL)job->high;
     const REAL slack = NAME(slack)(job), *gb = (const REAL *)job->gb + row * R, *gs = (const REAL *)job->gs + row * R;
-    REAL *gc = (REAL *)job->gc + row * (R + 1);
-    const double first = NAME(first_value)(job, c, step);
-    double right = 0; /* gradients of the intercepts to the right */
-    (void)scratch;
+    REAL *gc = (REAL *)job->gc + row * (R + 1), *s = (REAL *)((double *)scratch + R);
+    double *risen = scratch, right = 0; /* right: gradients of the intercepts to the right */
+    const double first = NAME(values)(job, c, step, s, risen);
     for (int64_t j = 0; j < R; j++) right += gb[j];
     const double share = right / (scale * (double)(R + 1)); /* of each coefficient in the gradient of the mean */
-    double risen = 0, by_scale = 0, before = 0; /* before: gradient of the difference to the left */
+    const double per_scale = 1 / scale, per_step = 1 / step;
+    double by_scale = 0, before = 0; /* before: gradient of the difference to the left */
     for (int64_t j = 0; j < R; j++) {
-        const REAL slope = NAME(slope)(c, j, T), s = NAME(clip)(slope, low, high);
+        const REAL slope = NAME(slope)(c, j, T);
         const double knot = step * (double)j - job->radius;
         right -= gb[j];
-        by_scale += gb[j] * (first + step * risen - s * knot);
-        risen += s;
-        const double by_slope = gs[j] + (step * right - knot * gb[j]) / scale - step * (double)(R - j) * share;
-        const double here = slope < low - slack || slope > high + slack ? 0 : by_slope / step;
+        by_scale += gb[j] * (first + step * risen[j] - s[j] * knot);
+        const double by_slope = gs[j] + (step * right - knot * gb[j]) * per_scale - step * (double)(R - j) * share;
+        const double here = slope < low - slack || slope > high + slack ? 0 : by_slope * per_step;
         gc[j] = (REAL)(share + before - here);
         before = here;
     }

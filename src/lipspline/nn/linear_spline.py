@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lipspline import _checks
 from lipspline.functional.spline import clipped_slopes, difference, grid, slope_normalize
-from lipspline.kernels import piecewise_affine, spline_tables
+from lipspline.kernels import scaled_spline, scaled_tables
 
 Constraint = Literal["clip", "normalize", "none"]
 CONSTRAINTS = ("clip", "normalize", "none")
@@ -124,15 +124,17 @@ class LinearSpline(nn.Module):
 
     def tables(self) -> tuple[Tensor, Tensor, Tensor, float]:
         """Arguments `b, s, scale, offset` of `piecewise_affine` for this activation."""
+        return scaled_tables(*self._spline())
+
+    def _spline(self) -> tuple[Tensor, Tensor, float, tuple[float, float]]:
+        """Coefficients, log α, radius and slopes, as the kernels take them."""
         c = self._before_clipping()
-        scale = self.log_scale.to(c.dtype).exp()
-        b, s = spline_tables(c, scale, self.radius, (-inf, inf) if self.constraint == "none" else self.slope)
-        return b, s, scale.detach() / self.step, self.regions / 2
+        return c, self.log_scale.to(c.dtype), self.radius, (-inf, inf) if self.constraint == "none" else self.slope
 
     def forward(self, x: Tensor) -> Tensor:
         _checks.floating("LinearSpline", x)
         _checks.channels("LinearSpline", x, self.channels, self.channel_dim)
-        return piecewise_affine(x, *self.tables(), self.channel_dim)
+        return scaled_spline(x, *self._spline(), self.channel_dim)
 
     def extra_repr(self) -> str:
         shared = ", shared=True" if self.shared else ""
