@@ -26,10 +26,10 @@ def test_between_trained_levels_the_nearest_one_is_rescaled():
 
 
 def test_untrained_denoisers_are_certified_and_always_the_same():
-    family = Source(activation="av", untrained=True).load()
+    family = Source(activation="av", untrained=True).load((5, 15))
     assert family is not None
     assert all((lipschitz_bound(family.at(noise)) or 2) <= 1 for noise in (1, 15, 40))
-    again = Source(activation="av", untrained=True).load()
+    again = Source(activation="av", untrained=True).load((5, 15))
     assert again is not None
     assert family.checksums() == again.checksums()
 
@@ -38,7 +38,7 @@ def test_files_of_ones_own_are_read_by_noise_level(tmp_path):
     save(small(), tmp_path / "a.safetensors")
     save(small(), tmp_path / "b.safetensors")
     files = {"5": str(tmp_path / "a.safetensors"), "15": str(tmp_path / "b.safetensors")}
-    family = Source(activation="lls", files=files).load()
+    family = Source(activation="lls", files=files).load((5, 10, 15))
     assert family is not None
     assert list(family.trained) == [5, 15]
     sums = family.checksums()
@@ -49,10 +49,22 @@ def test_files_of_ones_own_are_read_by_noise_level(tmp_path):
 def test_what_ships_is_used_and_what_does_not_is_left_out(monkeypatch):
     monkeypatch.setattr(denoisers, "available", lambda: {("lls", 5): "", ("lls", 15): "", ("av", 15): ""})
     monkeypatch.setattr(denoisers, "_shipped", lambda activation, noise: (activation, noise))
-    family = Source(activation="lls").load()
+    family = Source(activation="lls").load((5, 10, 15))
     assert family is not None
     assert dict(family.trained) == {5: ("lls", 5), 15: ("lls", 15)}
-    assert Source(activation="hh").load() is None
+    assert Source(activation="hh").load((5, 10, 15)) is None
+
+
+def test_only_the_levels_asked_for_are_used(monkeypatch, tmp_path):
+    """To be fair, all networks of a table use the same."""
+    monkeypatch.setattr(denoisers, "available", lambda: {("lls", 5): "", ("lls", 15): "", ("av", 15): ""})
+    monkeypatch.setattr(denoisers, "_shipped", lambda activation, noise: (activation, noise))
+    family = Source(activation="lls").load((15,))
+    assert family is not None
+    assert dict(family.trained) == {15: ("lls", 15)}
+    assert Source(activation="av").load((5,)) is None
+    save(small(), tmp_path / "a.safetensors")
+    assert Source(activation="lls", files={"5": str(tmp_path / "a.safetensors")}).load((15,)) is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from lipspline.experiments.experiment import Expectation, Outcome
 from lipspline.experiments.reconstruction import Comparison, Final, Images, Job, Search, to_text
 from lipspline.experiments.tables import Value
 
-SEARCH, FINAL, IMAGES = Search((5,), (0.1,), 0, True, 9, 1e-4), Final(1e-4, 100), Images("a", 2)
+SEARCH, FINAL, IMAGES = Search((15,), (5,), (0.1,), 0, True, 9, 1e-4), Final(1e-4, 100), Images("a", 2)
 PUBLISHED: dict[str, dict[str, Value]] = {"direct": {"psnr easy": (20.0,)}, "lls": {"psnr easy": (24.5,)}}
 
 
@@ -32,7 +32,7 @@ def report(scores: dict[str, list[float]], goal: float = 3.0, **options):
     networks = {name: Source(activation=name, untrained=True) for name in scores if name != "direct"}  # type: ignore[arg-type]
     test = {"main": IMAGES, "other": Images("b", 1)}
     jobs = [
-        Job("easy", 0, name, networks.get(name), {}, IMAGES, test, "main", SEARCH, FINAL) for name in scores
+        Job("easy", 0, name, networks.get(name), {"15": "abc"}, IMAGES, test, "main", SEARCH, FINAL) for name in scores
     ]  # fmt: skip
     outcomes = {
         job.name: outcome(scores[job.method], tuned=job.source is not None, **(options if job.source else {}))
@@ -64,6 +64,7 @@ def test_every_comparison_says_that_the_data_are_others_and_what_was_left_out():
     assert all("other data than the paper's" in table.title for table in tables[:4])
     assert "mean over 2 image(s)" in tables[0].title
     assert "D_s(x) = (s/s0) D_s0(s0 x/s)" in tables[4].title
+    assert "trained levels s0 = 15," in tables[4].title
     assert tables[4].title.endswith("left out for lack of weights: hh")
 
 

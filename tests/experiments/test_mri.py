@@ -21,7 +21,7 @@ def test_the_paper_scale_is_the_published_protocol():
     }
     comparison = settings.comparison
     assert (comparison.validation.count, comparison.test["knee"].count) == (100, 99)
-    assert comparison.search.noises == (5, 10, 15)
+    assert comparison.search.noises == comparison.search.levels == (5, 10, 15)
     assert not comparison.search.continuous
     assert list(comparison.networks) == ["relu", "av", "prelu", "hh", "lls"]
     assert load("table-mri").expect.tables["knee"]["lls"]["psnr acc4"] == (31.54,)

@@ -101,7 +101,7 @@ def job(**changes) -> Job:
         validation=Images("a", 2, (0, 2)),
         test={"main": Images("a", 3, (2, 5)), "other": Images("b", 1)},
         figure="other",
-        search=Search((5, 15), (0.1, 0.4), 1, True, 9, 1e-5),
+        search=Search((15,), (5, 15), (0.1, 0.4), 1, True, 9, 1e-5),
         final=Final(1e-6, 200),
     )
     return replace(base, **changes)
@@ -116,7 +116,7 @@ def test_the_best_pair_of_the_validation_images_is_used_on_the_test_images(tmp_p
     found = reconstruction.run(job(), context(tmp_path), DENOISING).numbers
     best = max(found["trials"], key=lambda trial: trial["score"])
     assert (found["noise"], found["beta"]) == (best["noise"], best["beta"])
-    family = job().source.load()  # type: ignore[union-attr]
+    family = job().source.load((15,))  # type: ignore[union-attr]
     assert family is not None
     for number in ("2", "3", "4"):
         truth = phantoms(tmp_path)[int(number)]
@@ -133,7 +133,7 @@ def test_the_best_pair_of_the_validation_images_is_used_on_the_test_images(tmp_p
 def test_validation_images_are_not_test_images(tmp_path):
     """The trials score two images each, numbers 0 and 1."""
     trial = reconstruction.run(job(), context(tmp_path), DENOISING).numbers["trials"][0]
-    family = job().source.load()  # type: ignore[union-attr]
+    family = job().source.load((15,))  # type: ignore[union-attr]
     assert family is not None
     scores = []
     for number in (0, 1):
@@ -192,7 +192,7 @@ def test_progress_counts_images_and_ends_at_the_end(tmp_path):
 
 def test_without_a_continuous_noise_level_every_level_must_be_trained(tmp_path):
     with pytest.raises(ValueError, match=r"no denoiser trained for noise 5, only for 15\. Train it, leave it out"):
-        search = Search((5, 15), (0.1,), 0, False, 9, 1e-5)
+        search = Search((15,), (5, 15), (0.1,), 0, False, 9, 1e-5)
         reconstruction.run(job(search=search), context(tmp_path), DENOISING)
 
 

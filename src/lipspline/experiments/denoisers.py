@@ -1,6 +1,6 @@
 """Trained denoisers for an experiment: where their weights are, and how they serve at any noise level."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from math import log
@@ -54,14 +54,17 @@ class Source:
         if self.files and self.untrained:
             raise ValueError("weights are either read from files or untrained, but both were asked for.")
 
-    def load(self) -> Family | None:
-        """The denoisers; None if none of this kind ship with the package."""
+    def load(self, levels: Collection[int]) -> Family | None:
+        """The denoisers trained for some of the `levels`; None if there are none, because none ship."""
         if self.untrained:
-            return Family({15: _untrained(self.activation)})
+            return Family({max(levels): _untrained(self.activation)})
+        trained: dict[float, nn.Module]
         if self.files:
-            return Family({int(noise): _read(file) for noise, file in self.files.items()})
-        shipped = [noise for activation, noise in available() if activation == self.activation]
-        return Family({noise: _shipped(self.activation, noise) for noise in shipped}) if shipped else None
+            trained = {int(noise): _read(file) for noise, file in self.files.items() if int(noise) in levels}
+        else:
+            shipped = [noise for activation, noise in available() if activation == self.activation and noise in levels]
+            trained = {noise: _shipped(self.activation, noise) for noise in shipped}
+        return Family(trained) if trained else None
 
 
 @cache

@@ -131,9 +131,10 @@ def _tuned(found: Found, missing: Sequence[str]) -> Table:
             numbers = found.outcome(method, case).numbers
             rows[method] |= {f"noise {case}": (numbers["noise"],), f"beta {case}": (numbers["beta"],)}
     without = f"; left out for lack of weights: {', '.join(missing)}" if missing else ""
+    levels = dict.fromkeys(level for job in found.jobs for level in job.weights)
     title = (
         "Tuned on the validation images: noise level s (of 255) and β; D_s(x) = (s/s0) D_s0(s0 x/s) between and beyond "
-        f"the trained levels s0, which keeps the certificate{without}"
+        f"the trained levels s0 = {', '.join(levels)}, which keeps the certificate{without}"
     )
     return Table(title, "network", rows, digits=".3g")
 

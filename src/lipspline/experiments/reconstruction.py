@@ -66,6 +66,7 @@ class Search:
     """How noise level and β are tuned [sec:exp_pnp].
 
     Args:
+        levels: the noise levels, of 255, that denoisers were trained for; the same for all networks, to be fair.
         noises: the coarse grid of noise levels, of 255.
         betas: the coarse grid of β.
         refinements: how often the steps are halved around the best pair.
@@ -74,6 +75,7 @@ class Search:
         tol: of the solves.
     """
 
+    levels: tuple[int, ...]
     noises: tuple[float, ...]
     betas: tuple[float, ...]
     refinements: int
@@ -159,7 +161,7 @@ class Job:
 def jobs(scans: Mapping[str, Any], comparison: Comparison, baselines: Sequence[str]) -> list[Job]:
     """Every baseline and every network that has weights, on every scan."""
     c = comparison
-    families = {name: source.load() for name, source in c.networks.items()}
+    families = {name: source.load(c.search.levels) for name, source in c.networks.items()}
     sources = dict.fromkeys(baselines) | {name: c.networks[name] for name, family in families.items() if family}
     weights = {name: family.checksums() for name, family in families.items() if family}
     return [
@@ -176,7 +178,7 @@ def run(job: Job, context: Context, modality: Modality) -> Outcome:
     if job.source is None:
         numbers, reconstruct = {}, _direct(modality.baselines[job.method])
     else:
-        family = job.source.load()
+        family = job.source.load(job.search.levels)
         assert family is not None, "a network without weights has no job"
         best = _tuned(job, context, modality, family, kept, tick)
         denoiser = family.at(best.noise)
