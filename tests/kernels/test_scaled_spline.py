@@ -1,0 +1,110 @@
+"""A spline in one step is the spline in its parts [prop:splineproj, sec:ScalePara]."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from lipspline import kernels
+from lipspline.kernels import native, piecewise_affine, scaled_spline, scaled_tables
+
+needs_c = pytest.mark.skipif(native.library is None, reason="the C kernels are not built")
+RADIUS, SLOPE = 0.7, (-1.0, 1.0)
+
+
+def parameters(rows: int, knots: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """Coefficients, about half of whose slopes are too steep, and logarithms of scales."""
+    torch.manual_seed(knots)
+    steps = 2 * RADIUS / (knots - 1) * 1.5 * torch.randn(rows, knots, dtype=torch.float64)
+    return steps.cumsum(-1).to(dtype), (0.3 * torch.randn(rows, dtype=torch.float64)).to(dtype)
+
+
+def in_parts(x: Tensor, c: Tensor, log_scale: Tensor, channel_dim: int) -> Tensor:
+    return piecewise_affine(x, *scaled_tables(c, log_scale, RADIUS, SLOPE), channel_dim)
+
+
+def results(function, x: Tensor, c: Tensor, log_scale: Tensor, channel_dim: int) -> tuple[Tensor, ...]:
+    leaves = [t.detach().requires_grad_() for t in (x, c, log_scale)]
+    y = function(*leaves, channel_dim)
+    return y.detach(), *torch.autograd.grad(y, leaves, y.detach().cos())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [6, 1])
+@pytest.mark.parametrize(
+    ("shape", "channel_dim"), [((3, 6, 20, 20), 1), ((5, 6), 1), ((4, 7, 6), -1), ((9000, 6), 1), ((6,), 0)]
+)
+def test_one_step_and_its_parts_give_the_same_bits(implementation, dtype, rows, shape, channel_dim):
+    c, log_scale = parameters(rows, 51, dtype)
+    x = torch.randn(shape, dtype=dtype)
+
+    def at_once(x: Tensor, c: Tensor, log_scale: Tensor, channel_dim: int) -> Tensor:
+        return scaled_spline(x, c, log_scale, RADIUS, SLOPE, channel_dim)
+
+    with kernels.using(implementation):
+        got, want = (results(f, x, c, log_scale, channel_dim % x.ndim) for f in (at_once, in_parts))
+        with torch.no_grad():
+            assert torch.equal(at_once(x, c, log_scale, channel_dim), want[0])
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+@needs_c
+@pytest.mark.parametrize("layout", ["channels last", "sliced", "gradient sliced"])
+def test_any_layout_will_do(layout):
+    c, log_scale = parameters(6, 11)
+    x, g = torch.randn(2, 4, 6, 10, 10).unbind()
+    if layout == "channels last":
+        x = x.contiguous(memory_format=torch.channels_last)
+    elif layout == "sliced":
+        x = torch.randn(4, 6, 10, 20)[..., ::2]
+    else:
+        g = torch.randn(4, 6, 10, 20)[..., ::2]
+    x.requires_grad_()
+    c = c.T.contiguous().T
+    y, parts = scaled_spline(x, c, log_scale, RADIUS, SLOPE), in_parts(x, c, log_scale, 1)
+    assert torch.equal(y, parts)
+    assert torch.equal(*(torch.autograd.grad(out, x, g)[0] for out in (y, parts)))
+
+
+def test_first_and_second_derivatives_are_right_backwards_and_forwards(implementation):
+    leaves = [t.requires_grad_() for t in (torch.randn(4, 3, dtype=torch.float64), *parameters(3, 7, torch.float64))]
+
+    def function(x: Tensor, c: Tensor, log_scale: Tensor) -> Tensor:
+        return scaled_spline(x, c, log_scale, RADIUS, SLOPE)
+
+    with kernels.using(implementation):
+        # The derivative by log α ignores that regions move; the function is continuous, so it is right all the same.
+        assert gradcheck(function, leaves, check_forward_ad=True, check_batched_grad=True)
+        assert gradgradcheck(function, leaves, check_batched_grad=True)
+
+
+@needs_c
+def test_backward_keeps_the_input_and_nothing_else_of_its_size():
+    c, log_scale = (t.requires_grad_() for t in parameters(4, 51))
+    x = torch.randn(2, 4, 30, 30, requires_grad=True)
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        scaled_spline(x, c, log_scale, RADIUS, SLOPE)
+    assert [t.data_ptr() for t in kept if t.numel() > 3 * c.numel()] == [x.data_ptr()]
+
+
+@needs_c
+def test_autograd_sees_one_step():
+    c, log_scale = (t.requires_grad_() for t in parameters(4, 51))
+    y = scaled_spline(torch.randn(2, 4), c, log_scale, RADIUS, SLOPE)
+    assert y.grad_fn is not None
+    assert {type(node).__name__ for node, _ in y.grad_fn.next_functions if node is not None} == {"AccumulateGrad"}
+
+
+def test_transforms_get_the_parts(implementation):
+    c, log_scale = parameters(3, 7, torch.float64)
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    with kernels.using(implementation):
+        together = torch.func.vmap(lambda x: scaled_spline(x, c, log_scale, RADIUS, SLOPE))(x)
+        for got, part in zip(together, x, strict=True):
+            assert torch.equal(got, scaled_spline(part, c, log_scale, RADIUS, SLOPE))
+
+
+def test_coefficients_for_other_channels_are_refused(implementation):
+    with kernels.using(implementation), pytest.raises(ValueError, match="the 5 channels"):
+        scaled_spline(torch.randn(2, 5), *parameters(3, 7), RADIUS, SLOPE)
