@@ -21,17 +21,82 @@ def test_an_image_is_read_as_it_was_written(tmp_path, suffix, image):
     assert np.array_equal(result, image)
 
 
-@pytest.mark.parametrize("suffix", [".tif", ".npy"])
-@pytest.mark.parametrize("image", [WORDS[..., None].repeat(3, 2), BYTES.astype(np.float32) / 255])
-def test_tiff_and_npy_hold_what_png_cannot(tmp_path, suffix, image):
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".npy"])
+@pytest.mark.parametrize("channels", [2, 3, 4])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_colour_and_transparency_keep_all_their_bits(tmp_path, suffix, channels, dtype):
+    image = RNG.integers(0, np.iinfo(dtype).max, (9, 8, channels), endpoint=True).astype(dtype)
     images.write(tmp_path / f"image{suffix}", image)
     result = images.read(tmp_path / f"image{suffix}")
     assert result.dtype == image.dtype
     assert np.array_equal(result, image)
-    with pytest.raises(
-        ValueError, match=r"PNG file cannot hold this (uint16 colour|float32) image\. Write it as \.tif"
-    ):
+
+
+def test_pillow_agrees_on_what_16_bit_files_hold(tmp_path):
+    """Of colour it reads the upper half, of gray everything."""
+    from PIL import Image
+
+    image = RNG.integers(0, 65536, (7, 6, 3)).astype(np.uint16)
+    images.write(tmp_path / "colour.png", image)
+    images.write(tmp_path / "gray.png", WORDS)
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "colour.png")), image >> 8)
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "gray.png")), WORDS)
+
+
+@pytest.mark.parametrize("suffix", [".tif", ".npy"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int16])
+def test_tiff_and_npy_hold_what_png_cannot(tmp_path, suffix, dtype):
+    image = (BYTES / 2).astype(dtype)
+    images.write(tmp_path / f"image{suffix}", image)
+    result = images.read(tmp_path / f"image{suffix}")
+    assert result.dtype == image.dtype
+    assert np.array_equal(result, image)
+    with pytest.raises(ValueError, match=rf"PNG file holds 8 or 16 bits, not {image.dtype}\. Write image.png as \.tif"):
         images.write(tmp_path / "image.png", image)
+    assert not (tmp_path / "image.png").exists()
+
+
+def test_a_tiff_of_separate_colour_planes_is_read(tmp_path):
+    import tifffile
+
+    tifffile.imwrite(tmp_path / "planar.tif", np.moveaxis(COLOUR, -1, 0), photometric="rgb", planarconfig="separate")
+    assert np.array_equal(images.read(tmp_path / "planar.tif"), COLOUR)
+
+
+def test_a_tiff_of_many_pages_is_refused(tmp_path):
+    import tifffile
+
+    tifffile.imwrite(tmp_path / "pages.tif", np.zeros((5, 8, 9), np.uint8), photometric="minisblack")
+    with pytest.raises(ValueError, match=r"pages\.tif .* \(it holds 5 pages with axes QYX, not one image\)"):
+        images.read(tmp_path / "pages.tif")
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "image.png"
+    images.write(path, BYTES)
+
+    def full_disk(_: int) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("os.fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        images.write(path, WORDS)
+    assert np.array_equal(images.read(path), BYTES)
+    assert [file.name for file in tmp_path.iterdir()] == ["image.png"]
+
+
+def test_others_may_read_what_is_written(tmp_path):
+    """A temporary file is private; the result has the permissions of any new file."""
+    images.write(tmp_path / "image.png", BYTES)
+    (tmp_path / "plain.txt").touch()
+    assert (tmp_path / "image.png").stat().st_mode == (tmp_path / "plain.txt").stat().st_mode
+
+
+def test_only_as_many_images_as_asked_for_are_read(tmp_path):
+    for name in ("a", "b", "c"):
+        images.write(tmp_path / f"{name}.png", BYTES)
+    (tmp_path / "c.png").write_bytes(b"broken")
+    assert [image.name for image in images.read_folder(tmp_path, 2)] == ["a", "b"]
 
 
 def test_a_palette_image_becomes_colour(tmp_path):

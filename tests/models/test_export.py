@@ -16,6 +16,7 @@ from torch.nn.utils import parametrizations, parametrize
 from lipspline import certify, plain, sparsify
 from lipspline.models import Network, denoiser, load, mlp, save, to_onnx
 from lipspline.models.export import checksum
+from lipspline.models.rescale import rescale_
 from lipspline.nn import Averaged, FoldedSpline, LinearSpline
 from lipspline.nn.layers import conv1d, conv2d, linear
 
@@ -340,6 +341,19 @@ def test_onnxruntime_computes_the_same(tmp_path: Path, activation: str):
     x = torch.rand(3, 1, 10, 17)
     (y,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
     np.testing.assert_allclose(y, model(x).detach(), atol=2e-6, rtol=2e-6)
+
+
+def test_onnxruntime_computes_the_same_as_a_denoiser_that_was_read_and_rescaled(tmp_path: Path):
+    """What the package ships, at any noise level, leaves for other programs too."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    save(small_denoiser(), tmp_path / "net.safetensors")
+    model = rescale_(load(tmp_path / "net.safetensors"), 0.6)
+    to_onnx(model, tmp_path / "net.onnx", (1, 12, 12))
+    session = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"))
+    x = torch.rand(1, 1, 30, 17)
+    (y,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    np.testing.assert_allclose(y, model(x), atol=2e-6, rtol=2e-6)
 
 
 def test_onnxruntime_computes_the_same_for_dense_networks(tmp_path: Path):

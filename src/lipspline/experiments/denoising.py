@@ -86,12 +86,13 @@ def _verdicts(settings: Settings, psnr: Scores, outcomes: Mapping[str, Outcome])
 
 
 def _lls_best(settings: Settings, psnr: Scores) -> Verdict:
-    """Whether the best spline denoiser beats every rival at every noise level."""
+    """Whether the best spline denoiser beats every rival of the same budget at every noise level."""
     splines = _splines(settings)
+    equal = [name for name in splines if settings.networks[name].start is None]
     gaps = {
-        noise: max(row[name] for name in splines) - max(row[name] for name in row if name not in splines)
+        noise: max(row[name] for name in equal) - max(row[name] for name in row if name not in splines)
         for noise, row in psnr.items()
-        if 0 < len(splines) < len(row)
+        if equal and len(splines) < len(row)
     }
     text = ", ".join(f"noise {noise}: {gap:+.2f} dB" for noise, gap in gaps.items())
     return Verdict(all(gap > 0 for gap in gaps.values()), f"best LLS minus best rival, {text or 'none to compare'}")

@@ -23,13 +23,14 @@ def estimate_noise(image: Tensor) -> float:
     of the blocks says how strong the noise is. Blocks with pixels at the ends of the range are left out, as noise is
     clipped there. (An image of less than about 85 by 85 pixels has too few blocks for this: there all of them count.)
 
-    Measured on BSD68 it is 2 to 4 percent too high at noise 10 to 25 (of 255) and 7 percent at 5; noise below 2 is
-    not told from fine texture.
+    Texture looks like noise, so that it errs upwards: on BSD68, on average, by 12 percent at noise 5 (of 255), 6 at 10,
+    4 at 15 and 2 at 25. Noise below 2 is not told from fine texture.
 
     Args:
         image: (..., H, W), at least 20 by 20; leading dimensions are more blocks of the same noise.
 
     Example:
+        >>> import torch
         >>> noise = torch.randn(256, 256, generator=torch.Generator().manual_seed(0))
         >>> ramp = torch.linspace(0, 1, 256)
         >>> round(estimate_noise(ramp + 0.05 * noise), 3)
