@@ -17,9 +17,9 @@ from lipspline.reconstruct.solved import Iteration, Solved, solve_problem
 from lipspline.reconstruct.strength import Strength, choose
 
 LABELS = {"relu": "ReLU", "lls": "LLS"}
-ITERATION = Iteration(tol=1e-4, max_steps=300)
-PERTURBATIONS = 2
-"""How often the data are disturbed to see that the bound holds; every time costs a few steps."""
+ITERATION = Iteration(tol=1e-4, max_steps=200)
+PERTURBATIONS = 1
+"""How often the data are disturbed to see that the bound holds; every time costs some steps more."""
 
 Watch = Callable[[str, Progress | None], None]
 """Told of a piece of work after every denoiser call, and with None when it is done."""

@@ -136,9 +136,11 @@ def _stability(evidence: Evidence | None) -> Html:
     if evidence is None:
         return Html()
     optimised = sum(p.kind != "random" for p in evidence.perturbations)
+    count = len(evidence.perturbations)
+    times = "once" if count == 1 else f"{count} times"
     harm = f", {optimised} of them in the way found to do most harm" if optimised else ""
     text = (
-        f"The measurements were disturbed {len(evidence.perturbations)} times{harm}, and the image computed again. "
+        f"The measurements were disturbed {times}{harm}, and the image computed again. "
         f"Each bar is the largest reaction seen, each mark the bound for this calculation."
     )
     rows = [row for estimate in evidence.solution.certificate.estimates if (row := _measured(evidence, estimate.label))]
