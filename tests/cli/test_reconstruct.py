@@ -296,6 +296,15 @@ def test_every_mistake_is_one_sentence_and_exit_code_2(arguments, message, net, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["k.npy", "m.npy", "v.npy"]
 
 
+def test_an_empty_slice_is_named_by_its_number_in_the_file(run, tmp_path):
+    volume = sample_files.images()
+    volume[2] = 0
+    source = sample_files.write_npy(tmp_path / "v.npy", volume)
+    code, _, err = run("mri", source, tmp_path / "out.npy", "--simulate", "--slices", "1:3")
+    assert code == 2
+    assert "Slice 2 is empty" in err
+
+
 def test_numbers_and_slices_are_parsed():
     assert (parse_number("--beta", "auto"), parse_number("--beta", "0.25")) == ("auto", 0.25)
     assert (parse_slices("3:"), parse_slices(":4")) == (slice(3, None), slice(None, 4))

@@ -172,6 +172,7 @@ def test_the_file_is_a_derived_secondary_capture_with_new_identifiers_and_nothin
     assert image.SOPInstanceUID not in (source.SOPInstanceUID, "")
     assert image.SeriesInstanceUID != source.SeriesInstanceUID
     assert image.StudyInstanceUID == source.StudyInstanceUID
+    assert len({image.StudyInstanceUID, image.SeriesInstanceUID, image.SOPInstanceUID, image.SOPClassUID}) == 4
     assert image.file_meta.MediaStorageSOPInstanceUID == image.SOPInstanceUID
     assert (str(image.PatientName), image.PatientID) == ("Doe^J", "7")
     assert (image.PatientBirthDate, image.PatientSex, image.StudyDate) == ("", "", "")

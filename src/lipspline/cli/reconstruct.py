@@ -86,6 +86,7 @@ def mri(
     if mask is not None and acceleration is not None:
         raise ValueError("--mask and --acceleration both say which columns are kept. Give one of them.")
     wanted = parse_slices(slices)
+    first = wanted.start or 0
     kept = None if mask is None else mri_files.read_mask(mask)
     maps = None if coils in COILS else mri_files.read_maps(coils)
     thinning = Undersampling(kept, 4.0 if acceleration is None else acceleration, center, seed)
@@ -95,12 +96,12 @@ def mri(
         if simulate or data_noise is not None:
             raise ValueError(f"{source} holds k-space already. Leave out --simulate and --data-noise.")
         unthinned = mask is None and acceleration is None
-        scan = MeasuredMRI(found, _as_coils(coils) if maps is None else maps, None if unthinned else thinning)
+        scan = MeasuredMRI(found, _as_coils(coils) if maps is None else maps, None if unthinned else thinning, first)
     else:
         if not simulate:
             raise ValueError(f"{source} holds images, not k-space. To measure and reconstruct them give --simulate.")
-        scan = SimulatedMRI(found, thinning, 0.01 if data_noise is None else data_noise, maps, seed, wanted.start or 0)
-    _fulfil(context, scan, wanted.start or 0)
+        scan = SimulatedMRI(found, thinning, 0.01 if data_noise is None else data_noise, maps, seed, first)
+    _fulfil(context, scan, first)
 
 
 @app.command()
@@ -130,6 +131,7 @@ def ct(
     """Reconstruct CT slices from parallel-beam sinograms (npy, npz, HDF5, TIFF), or from simulated ones."""
     start(seed, threads)
     wanted = parse_slices(slices)
+    first = wanted.start or 0
     views = parse_angles(angles)
     scan: Scan
     if simulate:
@@ -137,15 +139,15 @@ def ct(
             raise ValueError("--simulate takes the size from the images. Leave out --size and --spacing.")
         volume = ct_files.read(source, wanted)
         sigma = 1.0 if data_noise is None else data_noise
-        scan = SimulatedCT(volume, 200 if views is None else views, detectors or 400, sigma, seed, wanted.start or 0)
+        scan = SimulatedCT(volume, 200 if views is None else views, detectors or 400, sigma, seed, first)
     else:
         if data_noise is not None:
             raise ValueError("--data-noise is for simulated data. Give --simulate too, or leave it out.")
         found = ct_files.read_sinograms(source, wanted)
         if detectors not in (None, found.data.shape[-1]):
             raise ValueError(f"{source} has {found.data.shape[-1]} detectors, not {detectors}.")
-        scan = MeasuredCT(found, views, size, spacing)
-    _fulfil(context, scan, wanted.start or 0)
+        scan = MeasuredCT(found, views, size, spacing, first)
+    _fulfil(context, scan, first)
 
 
 def _fulfil(context: typer.Context, scan: Scan, first: int) -> None:

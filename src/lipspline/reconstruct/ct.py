@@ -27,12 +27,14 @@ class MeasuredCT:
         size: side of the images; as large as the detectors see from every angle if not given.
         spacing: from one detector to the next, in pixels; without it the detectors span the diagonal of the image
             if a size is given, and are one pixel apart if not.
+        first: number of the first slice in its file, for errors.
     """
 
     sinograms: Sinograms
     angles: int | Tensor | None = None
     size: int | None = None
     spacing: float | None = None
+    first: int = 0
     modality: Modality = field(default="CT", init=False)
     unit: Unit = field(default="arbitrary", init=False)
     identity: Mapping[str, str] = field(default_factory=dict, init=False)
@@ -69,7 +71,7 @@ class MeasuredCT:
         H, y = self.geometry, self.sinograms.data[i][None, None]
         scale = brightness(fbp(y, H, filter="hann"))
         if not 0 < scale < float("inf"):
-            raise ValueError(f"Slice {i} is zero everywhere. Leave it out with --slices.")
+            raise ValueError(f"Slice {self.first + i} is zero everywhere. Leave it out with --slices.")
         y = y / scale
         direct = fbp(y, H)
         return Problem(y, H, direct, scale, noise_in_sinogram(y), start=direct)
@@ -132,7 +134,7 @@ class SimulatedCT:
 
     def problem(self, i: int) -> Problem:
         """Slice number i."""
-        (truth, scale), H = normalized(self.volume, i), self.geometry
+        (truth, scale), H = normalized(self.volume, i, self.first + i), self.geometry
         clean = H.forward(_square(truth)[None, None])
         draws = torch.randn(clean.shape, generator=generator(self.seed, "sinogram", self.first + i))
         y = clean + self.noise * draws

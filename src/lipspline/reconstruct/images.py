@@ -6,24 +6,27 @@ from lipspline.data import ct
 from lipspline.data.volume import Unit, Volume
 
 
-def normalized(volume: Volume, i: int) -> tuple[Tensor, float]:
-    """Slice number i divided by its maximum, and that maximum; Hounsfield units become attenuations, 0 for air.
+def normalized(volume: Volume, i: int, number: int) -> tuple[Tensor, float]:
+    """Slice i divided by its maximum, and that maximum; Hounsfield units become attenuations, 0 for air.
+
+    Args:
+        number: of the slice in its file, for errors.
 
     Example:
         >>> import torch
-        >>> normalized(Volume(torch.tensor([[[-1000.0, 0.0, 1000.0]]]), unit="hounsfield"), 0)
+        >>> normalized(Volume(torch.tensor([[[-1000.0, 0.0, 1000.0]]]), unit="hounsfield"), 0, 0)
         (tensor([[0.0000, 0.5000, 1.0000]]), 2.0)
     """
     image = volume.slices[i]
     image = ct.attenuation(image) if volume.unit == "hounsfield" else image
     if image.min() < 0:
         raise ValueError(
-            f"Slice {i} has values down to {float(image.min()):g}, but images to simulate from begin at zero. Shift "
-            f"them first."
+            f"Slice {number} has values down to {float(image.min()):g}, but images to simulate from begin at zero. "
+            f"Shift them first."
         )
     scale = float(image.max())
     if scale == 0:
-        raise ValueError(f"Slice {i} is empty: it is zero everywhere. Leave it out with --slices.")
+        raise ValueError(f"Slice {number} is empty: it is zero everywhere. Leave it out with --slices.")
     return image / scale, scale
 
 

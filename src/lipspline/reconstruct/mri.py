@@ -53,11 +53,13 @@ class MeasuredMRI:
         coils: "auto" takes the sensitivities of the file, and without them estimates them by ESPIRiT, as "espirit"
             does; or the maps themselves, `(S, C, H, W)` or `(1, C, H, W)`.
         undersampling: throw away a part of what was measured, and take what all of it gives for the truth.
+        first: number of the first slice in its file, for errors.
     """
 
     kspace: Kspace
     coils: Coils | Tensor = "auto"
     undersampling: Undersampling | None = None
+    first: int = 0
     modality: Modality = field(default="MR", init=False)
     unit: Unit = field(default="arbitrary", init=False)
     identity: Mapping[str, str] = field(default_factory=dict, init=False)
@@ -97,13 +99,13 @@ class MeasuredMRI:
             mask = mask & self.undersampling.of((data.shape[-2], data.shape[-1]))
             data = data * mask
         if not data.any():
-            raise ValueError(f"Slice {i} has no measurement but zeros. Leave it out with --slices.")
+            raise ValueError(f"Slice {self.first + i} has no measurement but zeros. Leave it out with --slices.")
         y = uncentred_fft(centred_ifft(data)) if kspace.real else data
         H = self._operator(i, mask, y)
         direct = H.adjoint(y)
         scale = brightness(direct)
         if not 0 < scale < float("inf"):
-            raise ValueError(f"Slice {i} is zero everywhere. Leave it out with --slices.")
+            raise ValueError(f"Slice {self.first + i} is zero everywhere. Leave it out with --slices.")
         problem = Problem(y / scale, H, direct / scale, scale, noise_in_kspace(data, mask) / scale, kspace.crop)
         truth = self._truth(i, problem, everything)
         return problem if truth is None else Problem(**{**vars(problem), "truth": truth / scale})
@@ -124,8 +126,8 @@ class MeasuredMRI:
             maps = espirit(y[0], convention=convention)
             if not maps.any():
                 raise ValueError(
-                    f"ESPIRiT finds no coil maps for slice {i}: too few low frequencies are measured, or there is only "
-                    f"noise. Give maps with --coils FILE."
+                    f"ESPIRiT finds no coil maps for slice {self.first + i}: too few low frequencies are measured, "
+                    f"or there is only noise. Give maps with --coils FILE."
                 )
         return MultiCoilMRI(mask, normalized_maps(maps), convention=convention)
 
@@ -193,7 +195,7 @@ class SimulatedMRI:
 
     def problem(self, i: int) -> Problem:
         """Slice number i."""
-        image, scale = normalized(self.volume, i)
+        image, scale = normalized(self.volume, i, self.first + i)
         truth = image[None, None]
         mask = self.undersampling.of((image.shape[0], image.shape[1]))
         H: LinearOperator = MRI(mask)
