@@ -95,7 +95,7 @@ def test_every_shipped_denoiser_is_proved_to_be_1_lipschitz_and_says_where_it_co
     provenance = model.provenance
     assert provenance["noise"] == noise
     assert provenance["scores"]["bsd68"]["psnr"] > 29
-    assert {"recipe", "trained", "seed", "data", "licence", "validation"} <= provenance.keys()
+    assert {"run", "trained", "seed", "data", "licence", "validation"} <= provenance.keys()
 
 
 @pytest.mark.skipif(not SHIPPED, reason="no weights are in the package yet")

@@ -1,0 +1,88 @@
+"""Fill the tables of docs/denoisers.md: from the shipped weights, and from results/denoiser-levels.json.
+
+`--check` fails if the page does not show them. `--measure DIR` measures the second table first, on the images below the
+data folder DIR; with three shipped levels this takes about half an hour on two cores.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from lipspline.data import bsd, images
+from lipspline.data.location import locate
+from lipspline.models.rescale import Rescaled
+from lipspline.models.zoo import available, zoo
+from lipspline.training.tasks import mean_quality
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "denoisers.md"
+LEVELS = ROOT / "results" / "denoiser-levels.json"
+NOISES = (2, 5, 7, 10, 12, 15, 20, 25)
+IMAGES = 12
+MARKS = re.compile(r"(<!-- (shipped|levels) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+
+
+def shipped_table() -> str:
+    """The shipped denoisers with the scores and the bound that stand in their files."""
+    if not available():
+        return "(no weights are in the package yet)\n"
+    lines = [
+        "| denoiser | noise | BSD68 PSNR / SSIM | Set12 PSNR / SSIM | Lipschitz constant | steps | made by |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for activation, noise in available():
+        model = zoo(activation, noise)
+        assert model.certificate is not None
+        scores = [f"{s['psnr']:.2f} / {s['ssim']:.4f}" for s in map(model.provenance["scores"].get, ("bsd68", "set12"))]
+        steps = model.provenance["trained"]["training"]["steps"]
+        recipe, _, scale = model.provenance["run"].rpartition("-")
+        cells = (*scores, f"≤ {model.certificate.upper:.9f}", steps, f"`lipspline train {recipe} --scale {scale}`")
+        lines.append(f"| {activation} | {noise} | " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def measure(data: str) -> None:
+    """PSNR of each shipped spline denoiser at each noise level, rescaled to it, on the first images of BSD68."""
+    clean = images.read_folder(locate("bsd68", data), IMAGES)
+    trained = [noise for activation, noise in available() if activation == "lls"]
+    psnr: dict[str, dict[str, float]] = {}
+    for noise in NOISES:
+        noisy = bsd.noisy_images(clean, noise / 255)
+        psnr[str(noise)] = {
+            str(level): mean_quality(Rescaled(zoo("lls", level), noise / level), noisy)["psnr"] for level in trained
+        }
+    LEVELS.write_text(json.dumps({"images": IMAGES, "psnr": psnr}, indent=1) + "\n")
+
+
+def levels_table() -> str:
+    """What a denoiser loses at a noise level that it was not trained for."""
+    if not LEVELS.exists():
+        return "(not measured yet: `python docs/denoiser_tables.py --measure DIR`)\n"
+    found = json.loads(LEVELS.read_text())
+    trained = list(next(iter(found["psnr"].values())))
+    lines = [
+        f"PSNR in dB, mean of the first {found['images']} images of BSD68; bold is what `zoo` serves.",
+        "",
+        "| noise | " + " | ".join(f"trained for {level}, rescaled" for level in trained) + " |",
+        "|---" * (1 + len(trained)) + "|",
+    ]
+    for noise, row in found["psnr"].items():
+        served = min(trained, key=lambda level: max(int(level) / int(noise), int(noise) / int(level)))
+        cells = [f"**{row[level]:.2f}**" if level == served else f"{row[level]:.2f}" for level in trained]
+        lines.append(f"| {noise} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def filled() -> str:
+    """The page with its tables."""
+    tables = {"shipped": shipped_table(), "levels": levels_table()}
+    return MARKS.sub(lambda match: match[1] + tables[match[2]] + match[3], PAGE.read_text())
+
+
+if __name__ == "__main__":
+    if "--measure" in sys.argv:
+        measure(sys.argv[sys.argv.index("--measure") + 1])
+    if "--check" in sys.argv and PAGE.read_text() != filled():
+        sys.exit("docs/denoisers.md does not show the shipped weights: run `python docs/denoiser_tables.py`.")
+    PAGE.write_text(filled())
