@@ -11,7 +11,8 @@ from lipspline.models import denoiser, load, save
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TOLD = {
-    "noise": 15, "run": "mine-laptop", "trained": {}, "seed": 0, "data": "", "licence": "", "scores": {}, "validation": [],
+    "noise": 15, "run": "mine-laptop", "trained": {}, "seed": 0, "data": "", "licence": "", "scores": {},
+    "validation": [],
 }  # fmt: skip
 
 
