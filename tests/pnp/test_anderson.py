@@ -105,6 +105,24 @@ def test_a_batch_is_accelerated_image_by_image():
         assert abs(runs[i].calls - run.calls) <= 2
 
 
+def test_a_start_where_plain_steps_are_short_is_not_taken_for_the_fixed_point():
+    """Steps of the length tol, but the fixed point is 1000 of them away: that takes differences to see."""
+
+    def slow(x, rows):
+        return x + 1e-3 * (1 - x)
+
+    start = torch.full((1, 4), 0.5).double()
+    value, (run,) = iterate(slow, start, tol=1e-2, max_steps=100, accelerator=Anderson())
+    assert run.converged
+    assert (value - 1).abs().max() < 1e-6
+    assert iterate(slow, start, tol=1e-2, max_steps=100)[1][0].calls == 1
+
+
+def test_at_the_fixed_point_itself_one_call_is_enough():
+    run = iterate(lambda x, rows: x.clamp(0, 1), torch.rand(1, 4), tol=1e-3, max_steps=9, accelerator=Anderson())[1][0]
+    assert (run.converged, run.calls) == (True, 1)
+
+
 def phantom(size: int, seed: int) -> torch.Tensor:
     """A few overlapping rectangles with smooth shading, in [0, 1]."""
     generator = torch.Generator().manual_seed(seed)

@@ -119,7 +119,7 @@ def iterate(
         candidate, bold = state.image, torch.zeros_like(state.running)
         if accelerator is not None:
             candidate, bold = accelerator.propose(state.point, state.image)
-        state.settle(candidate)
+        state.settle(candidate, None if accelerator is None else bold)
         clock.tick(state)
         if state.calls == max_steps or not state.running.any():
             return state.image, state.finish()
@@ -144,18 +144,25 @@ class _State:
         self.change = torch.where(finite, change, math.inf)
         self.point, self.image = start, pick(finite, mapped, start)
         self._first = self.change
-        self._ahead: list[Tensor] = []
+        self._ahead = self.change.new_full((AGREEING, len(start)), math.inf)
         self._floor = torch.finfo(start.dtype).eps * torch.maximum(norms(start), norms(self.image))
         self._record(finite, torch.zeros_like(finite))
         self._stop(~finite, BROKEN)
 
-    def settle(self, candidate: Tensor) -> None:
-        """Stop the images that have arrived, and that a bolder step would not take further."""
-        shrink = torch.tensor([decay(run.residuals) for run in self.runs], device=candidate.device)
-        self._ahead = [*self._ahead, norms(candidate - self.image) / (1 - shrink.clamp_max(0.999))][-AGREEING:]
-        ahead = torch.stack(self._ahead).amax(dim=0)
+    def settle(self, candidate: Tensor, bold: Tensor | None) -> None:
+        """Stop the images that have arrived and, where steps are accelerated, that bolder ones would not take further.
+
+        Without differences to learn from there is no estimate of the way ahead, so that a run does not stop at a start
+        from which plain steps merely are short; but it does where they are round-off.
+        """
         near = self.tol * self._size()
-        settled = self.running & (self.change <= near) & (ahead <= ESTIMATED_DISTANCE * near)
+        settled = self.running & (self.change <= near)
+        if bold is not None:
+            shrink = torch.tensor([decay(run.residuals) for run in self.runs], device=candidate.device)
+            ahead = norms(candidate - self.image) / (1 - shrink.clamp_max(0.999))
+            self._ahead = torch.where(bold, torch.cat([self._ahead[1:], ahead.unsqueeze(0)]), self._ahead)
+            foreseen = self._ahead.amax(dim=0) <= ESTIMATED_DISTANCE * near
+            settled = settled & (foreseen | (self.change <= self._floor))
         for row in settled.nonzero().squeeze(1).tolist():
             self.runs[row].converged = True
         self._stop(settled, "converged")
