@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from lipspline.functional.spline import spline_lipschitz
 from lipspline.nn import LinearSpline
 from lipspline.training import Player, param_groups
 from lipspline.training.optim import set_rate
@@ -53,31 +52,3 @@ def test_the_optimizer_is_adam_with_its_default_settings():
     default = torch.optim.Adam(model.parameters(), lr=0.01)
     differing = {k for k, v in default.defaults.items() if ours.defaults[k] != v}
     assert differing <= {"fused"}  # which kernel runs, not what it computes
-
-
-def test_projected_coefficients_are_those_of_the_same_splines():
-    """[prop:splineproj]: projecting after a step does not move the splines, and leaves every slope a gradient."""
-    models = [network().double(), network().double()]
-    models[1].load_state_dict(models[0].state_dict())
-    x = torch.randn(50, 2, dtype=torch.float64)
-    for model, project in zip(models, (False, True), strict=True):
-        optimizer = Player(model, lr=4.0, project=project).optimizer()
-        model(x).square().sum().backward()
-        optimizer.step()
-    torch.testing.assert_close(models[0](x), models[1](x))
-    left, kept = (spline_lipschitz(model[1].coefficients, model[1].step) for model in models)
-    assert left.max() > 2
-    assert kept.max() < 1 + 1e-5
-    models[1].zero_grad()
-    models[1][1].slopes().square().sum().backward()
-    by_slope = models[1][1].coefficients.grad.cumsum(-1)[:, :-1]
-    assert (by_slope[models[1][1].slopes().abs() > 0.01].abs() > 1e-3).all()
-
-
-def test_splines_without_the_clip_are_not_projected():
-    """LLS Old is projected by dividing, and unconstrained splines not at all."""
-    spline = LinearSpline(3, constraint="none")
-    optimizer = Player(spline, lr=40.0, project=True).optimizer()
-    spline(torch.randn(50, 3)).square().sum().backward()
-    optimizer.step()
-    assert spline_lipschitz(spline.coefficients, spline.step).max() > 2

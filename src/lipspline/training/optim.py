@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from lipspline import _checks
-from lipspline.functional.spline import spline_proj
 from lipspline.nn import LinearSpline
 
 SCALES, COEFFICIENTS = 4, 40
@@ -58,45 +57,21 @@ class Player:
 
     Args:
         coefficients: what `lr` is divided by for the coefficients of splines.
-        project: replace the coefficients of the splines by their projection after every step; see `keep_projected`.
     """
 
     module: nn.Module
     lr: float
     betas: tuple[float, float] = (0.9, 0.999)
     coefficients: float = COEFFICIENTS
-    project: bool = False
 
     def optimizer(self) -> torch.optim.Adam:
         """Adam over the groups of `param_groups`; each remembers its own rate as `initial_lr`."""
         groups = [group | {"initial_lr": group["lr"]} for group in self.groups()]
-        optimizer = torch.optim.Adam(groups, lr=self.lr, betas=self.betas, fused=True)
-        if self.project:
-            keep_projected(optimizer, self.module)
-        return optimizer
+        return torch.optim.Adam(groups, lr=self.lr, betas=self.betas, fused=True)
 
     def groups(self) -> list[dict[str, Any]]:
         """The parameters with their learning rates."""
         return param_groups(self.module, self.lr, coefficients=self.coefficients)
-
-
-def keep_projected(optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
-    """After each step of the optimizer replace coefficients by SplineProj of them [prop:splineproj].
-
-    The splines stay as they are, since the forward pass projects anyway. But a slope that a step carried out of the
-    interval is back on its border, where it still has a gradient. Without this, slopes that leave are lost for good: at
-    learning rates a hundred times the paper's, 97 % of a denoiser's were, and with them the denoiser.
-    """
-    splines = [
-        spline for spline in module.modules() if isinstance(spline, LinearSpline) and spline.constraint == "clip"
-    ]
-
-    @torch.no_grad()
-    def project(*_: Any) -> None:
-        for spline in splines:
-            spline.coefficients.copy_(spline_proj(spline.coefficients, spline.step, spline.slope))
-
-    optimizer.register_step_post_hook(project)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:

@@ -30,7 +30,7 @@ class Minimize:
         loss: the data term of each step.
         score: the metrics of the model as it is.
         tv2_weight: λ.
-        coefficients, project: as for `Player`.
+        coefficients: as for `Player`.
     """
 
     model: nn.Module
@@ -39,11 +39,10 @@ class Minimize:
     score: Score
     tv2_weight: float = 0.0
     coefficients: float = COEFFICIENTS
-    project: bool = False
 
     @property
     def players(self) -> Mapping[str, Player]:
-        return {"model": Player(self.model, self.lr, coefficients=self.coefficients, project=self.project)}
+        return {"model": Player(self.model, self.lr, coefficients=self.coefficients)}
 
     def updates(self, step: int) -> Iterator[tuple[str, Tensor]]:
         yield "model", regularized(self.loss(step), self.model, self.tv2_weight)
@@ -123,7 +122,6 @@ def denoising(
     lr: float,
     tv2_weight: float = 0.0,
     coefficients: float = COEFFICIENTS,
-    project: bool = False,
     seed: int = 0,
 ) -> Minimize:
     """Remove white noise from patches: the mean squared error to the clean ones [sec:exp_pnp].
@@ -131,7 +129,7 @@ def denoising(
     Args:
         noise: standard deviation for values in [0, 1], such as 15 / 255; drawn anew in every step.
         batch: patches a step, over all processes.
-        coefficients, project: as for `Player`; at high learning rates splines want a smaller one, and projection.
+        coefficients: as for `Player`.
     """
     device = next(model.parameters()).device
     rows = distributed.rows(batch)
@@ -145,7 +143,7 @@ def denoising(
     def score() -> Mapping[str, float]:
         return mean_quality(lambda noisy: model(noisy.to(device)).cpu(), validation)
 
-    return Minimize(model, lr, loss, score, tv2_weight, coefficients, project)
+    return Minimize(model, lr, loss, score, tv2_weight, coefficients)
 
 
 @torch.no_grad()
