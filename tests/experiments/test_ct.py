@@ -7,7 +7,6 @@ from lipspline.data import nifti
 from lipspline.data.volume import Volume
 from lipspline.experiments import ct
 from lipspline.experiments.ct import Scan
-from lipspline.experiments.denoisers import Family
 from lipspline.experiments.recipe import load
 from lipspline.functional.quality import psnr
 from lipspline.operators import ParallelBeamCT
@@ -44,28 +43,16 @@ def test_noise_depends_on_the_name_and_the_seed_alone():
     assert not torch.equal(one, other)
 
 
-def test_the_window_suppresses_noise():
+def test_filtered_backprojection_is_the_start_and_the_baseline():
     problem = ct.measure(disc(), Scan(90, 91, 0.5), "a", seed=0)
-    assert psnr(ct.smoothest(problem), disc()).item() > 15
-    noise = ct.measure(torch.zeros_like(disc()), Scan(90, 91, 0.5), "a", seed=0)
+    sharp, smooth = ct.sharpest(problem), ct.smoothest(problem)
+    assert problem.start is not None
+    assert torch.equal(problem.start, smooth)
+    assert psnr(smooth, disc()).item() > 15
+    blank = torch.zeros_like(disc())
+    noise = ct.measure(blank, Scan(90, 91, 0.5), "a", seed=0)
     assert ct.sharpest(noise).std() > 2 * ct.smoothest(noise).std()
-
-
-def test_the_start_is_a_backprojection_without_the_noise_it_has():
-    """The level at which it is denoised is that of a scan of nothing, of 255."""
-    asked = []
-
-    class Denoisers(Family):
-        def at(self, noise):
-            asked.append(noise)
-            return torch.nn.Hardtanh(0, 1)
-
-    scan = Scan(90, 91, 0.5)
-    problem = ct.measure(disc(), scan, "a", seed=0)
-    start = ct.denoised(problem, scan, Denoisers({}))
-    assert torch.equal(start, ct.smoothest(problem).clamp(0, 1))
-    nothing = ct.measure(torch.zeros_like(disc()), scan, "a", seed=1)
-    assert asked[0] == pytest.approx(255 * ct.smoothest(nothing).std().item(), rel=0.05)
+    assert not torch.equal(sharp, smooth)
 
 
 def test_images_are_attenuations_divided_by_their_own_maximum(tmp_path):

@@ -182,22 +182,6 @@ def test_an_interrupted_job_goes_on_where_it_was(tmp_path, solved):
         assert rest["images"]["main"][number]["psnr"] == pytest.approx(scores["psnr"], abs=1e-3)
 
 
-def test_a_modality_can_say_where_to_start(tmp_path):
-    """At the fixed point, which is known here: one call is enough."""
-
-    def fixed_point(problem, scan, family):
-        with torch.no_grad():
-            return 0.4 * family.at(15)(problem.y) + 0.6 * problem.y
-
-    search = Search((15,), (15,), (0.4,), 0, False, 9, 1e-4)
-    changed = job(search=search, final=Final(1e-4, 50))
-    found = reconstruction.run(changed, context(tmp_path), replace(DENOISING, start=fixed_point)).numbers
-    cold = reconstruction.run(changed, context(tmp_path / "job"), DENOISING).numbers
-    calls = [sum(image["denoiser_calls"] for image in run["images"]["main"].values()) for run in (found, cold)]
-    assert calls[0] < calls[1]
-    assert found["trials"][0]["denoiser_calls"] < cold["trials"][0]["denoiser_calls"]
-
-
 def test_progress_counts_images_and_ends_at_the_end(tmp_path):
     records = []
     reconstruction.run(job(), context(tmp_path, records.append), DENOISING)

@@ -11,7 +11,6 @@ from torch import Tensor
 from lipspline.data import ct
 from lipspline.data.randomness import generator
 from lipspline.experiments import gains, reconstruction
-from lipspline.experiments.denoisers import Family
 from lipspline.experiments.experiment import Expectation, Experiment, Outcome, Report
 from lipspline.experiments.mri import unit_maximum
 from lipspline.experiments.reconstruction import Comparison, Job, Modality
@@ -43,11 +42,11 @@ def read(path: Path) -> list[Tensor]:
 
 
 def measure(image: Tensor, scan: Scan, name: str, seed: int) -> Problem:
-    """`y = H x + n` with parallel beams [sec:exp_pnp]."""
+    """`y = H x + n` with parallel beams; the solver starts at the smoothest filtered backprojection [sec:exp_pnp]."""
     H = _geometry(image.shape[-1], scan.angles, scan.detectors)
     y = H.forward(image)
     y = y + scan.noise * torch.randn(y.shape, generator=generator(seed, "noise", name))
-    return Problem(y, H, image)
+    return Problem(y, H, image, fbp(y, H, filter="hann"))
 
 
 @cache
@@ -67,25 +66,7 @@ def smoothest(problem: Problem) -> Tensor:
     return fbp(problem.y, problem.H, filter="hann")
 
 
-@torch.no_grad()
-def denoised(problem: Problem, scan: Scan, family: Family) -> Tensor:
-    """Where plug-and-play starts: the smoothest backprojection, denoised at once.
-
-    A step of plug-and-play removes noise of about β times the noise level of its denoiser, which is small for the best
-    pairs: from a noisy start there are many steps to go.
-    """
-    assert isinstance(problem.H, ParallelBeamCT)
-    return family.at(255 * _backprojected_noise(problem.H, scan.noise))(smoothest(problem))
-
-
-@cache
-def _backprojected_noise(H: ParallelBeamCT, noise: float) -> float:
-    """The standard deviation of what noise becomes in the smoothest backprojection."""
-    y = noise * torch.randn(1, *H.codomain.shape, generator=generator(0, "backprojected"))  # type: ignore[arg-type]
-    return float(fbp(y, H, filter="hann").std())
-
-
-MODALITY = Modality(read, measure, {"fbp": sharpest, "fbp-hann": smoothest}, denoised)
+MODALITY = Modality(read, measure, {"fbp": sharpest, "fbp-hann": smoothest})
 
 
 def jobs(settings: Settings) -> list[Job]:

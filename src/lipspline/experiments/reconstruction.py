@@ -123,17 +123,11 @@ class Modality:
         read: the subjects of a file: images, or what else `measure` takes.
         measure: simulate the data of a subject: `measure(subject, scan, name, seed)`.
         baselines: direct reconstructions, the first of which gains are over.
-        start: where plug-and-play starts, `start(problem, scan, denoisers)`, if not where `fbs` does.
     """
 
     read: Callable[[Path], Sequence[Any]]
     measure: Callable[[Any, Any, str, int], Problem]
     baselines: Mapping[str, Callable[[Problem], Tensor]]
-    start: Callable[[Problem, Any, Family], Tensor] | None = None
-
-    def begun(self, problem: Problem, scan: Any, family: Family) -> Problem:
-        """The problem with its first iterate."""
-        return problem if self.start is None else problem._replace(start=self.start(problem, scan, family))
 
 
 @dataclass(frozen=True)
@@ -190,8 +184,7 @@ def run(job: Job, context: Context, modality: Modality) -> Outcome:
         denoiser = family.at(best.noise)
         numbers = {"noise": best.noise, "beta": best.beta, "certificate": lipschitz_bound(denoiser)}
         numbers["trials"] = list(kept.under("trial").values())
-        solve = _plug_and_play(denoiser, best.beta, job.final)
-        reconstruct = lambda problem: solve(modality.begun(problem, job.scan, family))  # noqa: E731
+        reconstruct = _plug_and_play(denoiser, best.beta, job.final)
     for group, images in job.test.items():
         for name, measure in _cases(images, job.scan, modality, context):
             key = f"test/{group}/{name}"
@@ -311,10 +304,7 @@ def _tuned(job: Job, context: Context, modality: Modality, family: Family, kept:
         tick(job.validation.count, trial.score)
 
     tuning = tune(
-        [
-            modality.begun(measure(), job.scan, family)
-            for _, measure in _cases(job.validation, job.scan, modality, context)
-        ],
+        [measure() for _, measure in _cases(job.validation, job.scan, modality, context)],
         _grid(family, search),
         search.betas,
         between=family.at if search.continuous else None,
