@@ -27,7 +27,7 @@ Auto = Literal["auto"]
 USUAL_BETA = 0.1
 BETAS = (0.01, 0.5)
 """The least β that `auto` chooses, and the largest, up to which [eq:EstForward] holds."""
-NOISES = (2.0, 25.0)
+NOISES = (1.0, 25.0)
 """The same for the noise level, of 255."""
 UNKNOWN_NOISE = 15.0
 """Taken for the noise level, of 255, of a denoiser whose file does not say what it was trained for."""
@@ -98,7 +98,7 @@ def matching_noise(relative: float, beta: float) -> float:
 
     Example:
         >>> round(matching_noise(0.01, 0.1), 2), matching_noise(0.0, 0.1), matching_noise(1.0, 0.1)
-        (8.06, 2.0, 25.0)
+        (8.06, 1.0, 25.0)
     """
     return min(max(255 * relative / sqrt(beta), NOISES[0]), NOISES[1])
 
