@@ -50,7 +50,7 @@ def activations() -> Iterator[Ratios]:
     """Every activation as a layer in a network with the shape of the denoiser; its input there is (16, 64, 40, 40)."""
     title = "Activations in a network, forward + backward, gradient buffers fresh at each step"
     with isolated({name: partial(_activation_in_network, name) for name in ACTIVATIONS}) as cases:
-        yield compare(title, cases, repeats=21)
+        yield compare(title, cases, repeats=11, warmup=3)
 
 
 def _activation_in_network(name: str) -> Case:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lipspline.kernels import c_kernels, eager
 from lipspline.kernels.choice import implementation
 from lipspline.kernels.layout import Sizes, densely, like, working_dtype
-from lipspline.kernels.torch_operator import Operator, in_front
+from lipspline.kernels.torch_operator import Operator, functorch_is_active, in_front, is_ordinary
 
 
 def piecewise_affine(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int = 1) -> Tensor:
@@ -45,6 +45,26 @@ def piecewise_affine(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: flo
     if channel_dim < 0:
         channel_dim += x.ndim
     return _forward(x, b, s, scale, offset, channel_dim)
+
+
+@torch.no_grad()
+def overwrite_piecewise_affine(
+    x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int = 1
+) -> Tensor:
+    """`piecewise_affine` without derivatives, in the memory of `x` where the C kernels can do that.
+
+    Use the result, not x: compilers, transforms, other devices, mixed dtypes and layouts with gaps get a new tensor.
+    """
+    if channel_dim < 0:
+        channel_dim += x.ndim
+    if not is_ordinary(x, b, s, scale) or functorch_is_active() or implementation(x) != "c" or not x.numel():
+        return piecewise_affine(x, b, s, scale, offset, channel_dim)
+    _check(x, s, scale, channel_dim)
+    dense, sizes = arrange(x, s, channel_dim)
+    if dense is not x or x.dtype not in (torch.float32, torch.float64) or working_dtype(x, b, s, scale):
+        return piecewise_affine(x, b, s, scale, offset, channel_dim)
+    c_kernels.forward(x, b.contiguous(), s.contiguous(), scale.contiguous(), offset, sizes, x)
+    return x
 
 
 def _check(x: Tensor, s: Tensor, scale: Tensor, channel_dim: int) -> None:

@@ -40,9 +40,9 @@ LOOP TARGET static void NAME(locate_columns)(const REAL *restrict x, int n, cons
     }
 }
 
-/* y = b + s x */
-LOOP TARGET static void NAME(apply)(const REAL *restrict x, const uint32_t *restrict at, int n,
-                                    const NAME(pair) *restrict table, REAL *restrict y) {
+/* y = b + s x; y may be x */
+LOOP TARGET static void NAME(apply)(const REAL *x, const uint32_t *restrict at, int n, const NAME(pair) *restrict table,
+                                    REAL *y) {
     int k = 0;
 #if SINGLE
     const pair_bits *bits = (const pair_bits *)table;

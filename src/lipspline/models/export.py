@@ -1,6 +1,7 @@
 """From a trained network to a file: ordinary layers with a certificate, safetensors and ONNX."""
 
 import hashlib
+import itertools
 import json
 import os
 from pathlib import Path
@@ -20,6 +21,7 @@ from lipspline.models.denoiser import denoiser
 from lipspline.models.mlp import mlp
 from lipspline.models.network import Network
 from lipspline.nn.fold import fold
+from lipspline.nn.folded_spline import FoldedSpline
 
 FORMAT = "lipspline/1"
 BUILDERS = {"denoiser": denoiser, "mlp": mlp}
@@ -32,6 +34,9 @@ def plain(model: nn.Module) -> nn.Module:
 
     A layer whose rigorous bound exceeds its target by rounding is divided by that bound, so that a network built of
     1-Lipschitz layers is certified <= 1, not 1.0000004. Layers without a constraint stay as they are.
+
+    The copy is for inference: convolutions run channels last, and where autograd is off a spline behind a layer in an
+    `nn.Sequential` overwrites what that layer returned.
 
     Example:
         >>> from lipspline.nn.layers import linear
@@ -49,7 +54,23 @@ def plain(model: nn.Module) -> nn.Module:
     folded = fold(model)
     for name, target in targets.items():
         _shrink(folded.get_submodule(name), target, name)
-    return folded
+    return _for_inference(folded)
+
+
+def _for_inference(model: nn.Module) -> nn.Module:
+    """Let convolutions run channels last and splines behind a layer overwrite its result: the same function, faster.
+
+    Both are decided once, by the measurement in docs/kernels.md, and not anew on each machine: a choice that depends on
+    the load of the moment would change the last bits from run to run.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):  # torch goes by the weight, whatever the layout of the image
+            module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
+        if isinstance(module, nn.Sequential):
+            for before, after in itertools.pairwise(module):
+                if isinstance(after, FoldedSpline) and isinstance(before, (nn.Conv2d, nn.Linear)):
+                    after.overwrite = not before._forward_hooks
+    return model
 
 
 def _shrink(layer: nn.Module, target: float, name: str) -> None:
@@ -128,6 +149,7 @@ def load(path: str | os.PathLike[str]) -> Network:
             f"{path} promises the Lipschitz constant {promised:.9g}, but its layers only prove {certificate.upper:.9g}."
         )
     model.certificate, model.provenance = certificate, provenance
+    _for_inference(model)
     return model
 
 

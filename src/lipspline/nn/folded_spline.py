@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from lipspline import _checks
 from lipspline.functional.spline import region_tables
-from lipspline.kernels import piecewise_affine
+from lipspline.kernels import overwrite_piecewise_affine, piecewise_affine
 from lipspline.nn.linear_spline import LinearSpline
 
 
@@ -14,6 +14,9 @@ class FoldedSpline(nn.Module):
 
     A spline is stored by what makes it continuous by construction, so its Lipschitz constant is the largest slope and
     no stored file can hide a jump. The intercepts of the regions are derived, and derived again after loading.
+
+    With `overwrite` set it writes its result over its input where autograd is off, as `nn.ReLU(inplace=True)` does:
+    for layers whose input nobody else reads.
 
     Do not train it: use `LinearSpline`.
     """
@@ -30,6 +33,7 @@ class FoldedSpline(nn.Module):
         self.radius = _checks.positive("radius", radius)
         self.shared = shared
         self.channel_dim = channel_dim
+        self.overwrite = False
         rows = 1 if shared else channels
         self.register_buffer("slopes", torch.ones(rows, regions))
         self.register_buffer("mean", torch.zeros(rows))
@@ -67,7 +71,8 @@ class FoldedSpline(nn.Module):
         _checks.floating("FoldedSpline", x)
         _checks.channels("FoldedSpline", x, self.channels, self.channel_dim)
         points_per_unit = self.scale * (self.regions / (2 * self.radius))
-        return piecewise_affine(x, self.b, self.slopes, points_per_unit, self.regions / 2, self.channel_dim)
+        evaluate = overwrite_piecewise_affine if self.overwrite and not torch.is_grad_enabled() else piecewise_affine
+        return evaluate(x, self.b, self.slopes, points_per_unit, self.regions / 2, self.channel_dim)
 
     def extra_repr(self) -> str:
         return f"{self.channels}, regions={self.regions}, radius={self.radius:g}" + (", shared=True" * self.shared)
