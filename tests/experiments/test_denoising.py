@@ -9,12 +9,14 @@ import torch
 from experiments.toy import silent
 from lipspline.certify import certify
 from lipspline.experiments import denoising, regions
+from lipspline.experiments.config import to_json
 from lipspline.experiments.denoiser_training import Start, Training, needs, start_from, trained_weights
 from lipspline.experiments.experiment import Context, Outcome
 from lipspline.experiments.recipe import load
 from lipspline.experiments.run import Run, run_job
 from lipspline.models import denoiser, export
 from lipspline.models.rescale import Rescaled
+from lipspline.models.zoo import available, zoo
 from lipspline.nn import effective_regions
 
 
@@ -166,3 +168,40 @@ def test_the_tolerance_is_the_largest_that_costs_little(monkeypatch):
     assert regions.choose_tolerance(model, [], (0.1, 0.2, 0.3, 0.4), loss=0.05) == 0.2  # type: ignore[arg-type]
     assert regions.choose_tolerance(model, [], (0.3,), loss=0.05) == 0  # type: ignore[arg-type]
     assert regions.choose_tolerance(model, [], (), loss=0.05) == 0  # type: ignore[arg-type]
+
+
+# The shipped weights
+
+
+@pytest.mark.parametrize(("activation", "noise"), sorted(available()))
+def test_a_shipped_denoiser_was_trained_by_its_recipe(activation, noise):
+    """What the file says of its training is what the recipe says today."""
+    provenance = zoo(activation, noise).provenance
+    recipe = f"denoiser-{activation}-{noise}"
+    (job,) = Run(load(recipe, "laptop")).jobs()
+    assert provenance["run"] == f"{recipe}-laptop"
+    assert provenance["trained"] == to_json(job)
+
+
+class Enough(Exception):
+    """Raised when a training has shown what was asked for."""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("needs_bsd")
+@pytest.mark.parametrize(("activation", "noise"), [key for key in sorted(available()) if key[1] == 15])
+def test_training_again_follows_the_validation_curve_of_the_shipped_weights(activation, noise, tmp_path):
+    """Up to the first look at the validation images; other machines round differently."""
+    seen = []
+
+    def watch(record):
+        if record.metrics:
+            seen.append([record.step, record.metrics["psnr"]])
+            raise Enough
+
+    run = Run(load(f"denoiser-{activation}-{noise}", "laptop"), tmp_path)
+    with pytest.raises(Enough):
+        run_job(run, run.jobs()[0], watch)
+    step, psnr = zoo(activation, noise).provenance["validation"][0]
+    assert seen[0][0] == step
+    assert seen[0][1] == pytest.approx(psnr, abs=0.05)
