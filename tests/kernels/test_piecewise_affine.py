@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
 from lipspline import kernels
-from lipspline.kernels import eager, native, piecewise_affine
+from lipspline.kernels import eager, native, overwrite_piecewise_affine, piecewise_affine
 
 needs_c = pytest.mark.skipif(native.library is None, reason="the C kernels are not built")
 
@@ -221,6 +221,18 @@ def test_the_result_keeps_the_layout_of_the_input(implementation, layout):
         y = piecewise_affine(x, b, s, scale, offset)
         (gx,) = torch.autograd.grad(y.sum(), x)
     assert y.stride() == gx.stride() == torch.empty_like(x).stride()
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last", "sliced"])
+def test_overwriting_gives_the_same_values_in_the_same_memory_where_it_can(implementation, layout):
+    x = torch.randn(2, 4, 30, 60)
+    x = {"contiguous": x, "channels_last": x.to(memory_format=torch.channels_last), "sliced": x[..., ::2]}[layout]
+    b, s, scale, offset = tables(4, 50, torch.float32)
+    with kernels.using(implementation):
+        want = piecewise_affine(x, b, s, scale, offset)
+        got = overwrite_piecewise_affine(x, b, s, scale, offset)
+    assert torch.equal(got, want)
+    assert (got is x) == (implementation == "c" and layout != "sliced")
 
 
 def test_backward_keeps_the_input_and_the_tables_and_nothing_else():

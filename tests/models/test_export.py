@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
 from lipspline import certify, plain, sparsify
+from lipspline.kernels import native
 from lipspline.models import Network, denoiser, load, mlp, save, to_onnx
 from lipspline.models.export import checksum
 from lipspline.models.rescale import rescale_
@@ -384,3 +385,29 @@ def test_a_network_whose_layers_were_replaced_is_not_written(tmp_path):
     with pytest.raises(ValueError, match="no longer fits it: a layer was replaced"):
         save(sparse, tmp_path / "sparse.safetensors")
     assert not (tmp_path / "sparse.safetensors").exists()
+
+
+def test_plain_networks_run_channels_last_and_reuse_memory_but_never_the_callers():
+    torch.manual_seed(0)
+    model = denoiser(channels=8, depth=3)
+    network = plain(model)
+    seen: list[bool] = []
+    for layer in network:
+        layer.register_forward_hook(lambda _, inputs, out: seen.append(out.data_ptr() == inputs[0].data_ptr()))
+    image = torch.rand(2, 1, 12, 12)
+    before = image.clone()
+    with torch.no_grad():
+        result = network(image)
+    assert seen == [False, native.library is not None] * 2 + [False]
+    assert torch.equal(image, before)
+    assert all(layer.weight.is_contiguous(memory_format=torch.channels_last) for layer in list(network)[::2])
+    torch.testing.assert_close(result, model(image), rtol=0, atol=1e-6)
+    assert torch.equal(network(image), result)  # with autograd on, and so without overwriting
+
+
+def test_a_plain_spline_alone_leaves_its_input_alone():
+    spline, x = plain(LinearSpline(4, init="abs")), -torch.rand(3, 4)
+    before = x.clone()
+    with torch.no_grad():
+        torch.testing.assert_close(spline(x), -before)
+    assert torch.equal(x, before)
