@@ -19,7 +19,7 @@ def table() -> str:
     bench = json.loads(RESULTS.read_text())
     machine = f"{bench['threads']} threads, kernels: {bench['kernels']}"
     lines = [
-        f"Ratios of medians in one run of `lipspline bench --json` ({machine}):",
+        f"Ratios of medians, interleaved, of `lipspline bench --json` ({machine}):",
         "",
         "| measured | in units of | ratio |",
         "|---|---|---|",
