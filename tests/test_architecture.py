@@ -31,6 +31,7 @@ LEVELS = {
     "operators": 5,
     "training": 6,
     "pnp": 6,
+    "adapters": 7,
     "denoise": 7,
     "experiments": 7,
     "reconstruct": 7,
@@ -54,6 +55,7 @@ HEAVY = (
     "PIL",
     "starlette",
     "uvicorn",
+    "deepinv",
 )
 
 

@@ -214,5 +214,10 @@ def pairing_violations(pairing: Pairing, upper: float) -> list[str]:
 def check_norm(bounds: tuple[float, float]) -> tuple[float, float]:
     """Return the bounds `(lower, upper)` on ‖H‖ if a step can be derived from them."""
     lower, upper = bounds
+    if upper == math.inf:
+        raise ValueError(
+            f"No upper bound on ‖H‖ is known (a lower one is {lower:.6g}), so that no step is known to be safe. Give a "
+            f"proven one where the operator is wrapped, as norm=..., or norm='dense' if it is small."
+        )
     _checks.positive("The upper bound on the norm of the operator", upper, "The default step is 1/‖H‖².")
     return float(lower), float(upper)
