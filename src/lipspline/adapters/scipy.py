@@ -135,10 +135,10 @@ def _to_batch(columns: np.ndarray, side: Side, kind: np.dtype) -> Tensor:
         raise ValueError(
             "This operator is real, but got complex numbers. Pass a complex side as y.ravel().view(np.float64)."
         )
-    rows = np.ascontiguousarray(columns.T, dtype=kind)
-    if side.complex:
-        rows = rows.view(np.result_type(kind, np.complex64))
-    return torch.from_numpy(rows).reshape(-1, *side.shape)
+    rows = torch.from_numpy(np.ascontiguousarray(columns.T, dtype=kind))
+    if side.complex and not rows.is_complex():
+        rows = torch.view_as_complex(rows.reshape(-1, *side.shape, 2))
+    return rows.reshape(-1, *side.shape)
 
 
 def _to_columns(batch: Tensor, kind: np.dtype) -> np.ndarray:
