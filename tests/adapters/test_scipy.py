@@ -94,7 +94,7 @@ def test_real_images_with_complex_data_are_a_real_operator():
         atol=1e-10,
     )
     with pytest.raises(ValueError, match=r"This operator is real, but got complex numbers"):
-        A.rmatvec(y.ravel())
+        A.matvec(x.ravel() + 0j)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
