@@ -127,7 +127,8 @@ def certify(
 
     Args:
         model: built of layers with a rule (`register_rule` adds one).
-        input_shape: shape of one input, with or without batch; only `lower` needs it, and guesses it from the first layer.
+        input_shape: shape of one input, with or without batch; only `lower` needs it, and guesses it from the first
+            layer.
         inputs: a batch around which `lower` is looked for; random ones if not given.
         steps: power iterations on the Jacobian for `lower`; 0 leaves it out.
 
@@ -368,8 +369,8 @@ def _check_accepts(model: nn.Module, inputs: Tensor) -> None:
         model(inputs)
     except RuntimeError as error:
         raise ValueError(
-            f"The model does not take inputs of shape {tuple(inputs.shape)} ({error}). Give input_shape, the shape of one "
-            f"input without batch, or steps=0 to leave out the lower bound."
+            f"The model does not take inputs of shape {tuple(inputs.shape)} ({error}). Give input_shape, the shape of "
+            f"one input without batch, or steps=0 to leave out the lower bound."
         ) from error
 
 

@@ -89,7 +89,7 @@ class LinearSpline(nn.Module):
             )
         if channel_dim not in (1, -1) or not isinstance(channel_dim, int):
             raise ValueError(f"channel_dim must be 1, or -1 for inputs of shape (..., C), but is {channel_dim!r}.")
-        if shared and isinstance(init, str) and init == "maxmin":
+        if shared and not isinstance(init, Tensor) and init == "maxmin":
             raise ValueError(
                 "init='maxmin' gives neighbouring channels different splines, but shared=True has one spline for all. "
                 "Use shared=False, or init='abs'."
