@@ -1,8 +1,9 @@
 # %%
 # # Build a 1-Lipschitz network
 #
-# A network is 1-Lipschitz if no two inputs move apart on their way through it. Layers that are 1-Lipschitz one by one are
-# so in a row [eq:architecture]: orthonormal weights, and between them activations whose slopes stay within [-1, 1].
+# A network is 1-Lipschitz if no two inputs move apart on their way through it. Layers that are 1-Lipschitz one by one
+# are so in a row [eq:architecture]: orthonormal weights, and between them activations whose slopes stay within [-1,
+# 1].
 
 import torch
 from torch import nn
@@ -12,8 +13,8 @@ import lipspline as ls
 torch.manual_seed(0)
 
 # %%
-# Each layer is an ordinary torch layer with a parametrized weight, so `nn.Sequential`, optimizers and `state_dict` work as
-# ever. `LinearSpline` is the learned activation: one spline for each channel.
+# Each layer is an ordinary torch layer with a parametrized weight, so `nn.Sequential`, optimizers and `state_dict`
+# work as ever. `LinearSpline` is the learned activation: one spline for each channel.
 
 network = nn.Sequential(
     ls.nn.linear(2, 32),
@@ -24,8 +25,8 @@ network = nn.Sequential(
 )
 
 # %%
-# The distance from the origin is 1-Lipschitz, so such a network can learn it. `param_groups` gives weights, scales and
-# coefficients of splines the paper's three learning rates.
+# The distance from the origin is 1-Lipschitz, so such a network can learn it. `param_groups` gives weights, scales
+# and coefficients of splines the paper's three learning rates.
 
 optimizer = torch.optim.Adam(ls.param_groups(network, lr=4e-3))
 for _ in range(250):

@@ -14,16 +14,17 @@ denoiser = ls.models.denoiser(channels=8, depth=3)
 print(ls.certify(denoiser, (1, 32, 32)))
 
 # %%
-# The bound may end a little above 1: weights are float32 numbers, and orthonormal only up to round-off. `ls.plain` folds the
-# constraints into ordinary layers and divides by what was proved, so that the bound is at most 1, as a number.
+# The bound may end a little above 1: weights are float32 numbers, and orthonormal only up to round-off. `ls.plain`
+# folds the constraints into ordinary layers and divides by what was proved, so that the bound is at most 1, as a
+# number.
 
 final = ls.plain(denoiser)
 print(f"Lipschitz constant <= {ls.certify(final).upper!r}")
 assert ls.certify(final).upper <= 1
 
 # %%
-# Ordinary torch layers are certified too. Their bounds multiply, which proves less the more layers there are: the steepest
-# directions of one layer need not be those of the next.
+# Ordinary torch layers are certified too. Their bounds multiply, which proves less the more layers there are: the
+# steepest directions of one layer need not be those of the next.
 
 ordinary = nn.Sequential(nn.Linear(10, 50), nn.ReLU(), nn.Linear(50, 50), nn.ReLU(), nn.Linear(50, 1))
 certificate = ls.certify(ordinary)

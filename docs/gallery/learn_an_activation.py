@@ -1,8 +1,8 @@
 # %%
 # # Learn an activation
 #
-# How much does the shape of the activations matter? We fit the sawtooth below, which has slopes ±1 and is therefore as
-# steep as a 1-Lipschitz network may be, with three small networks that differ in their activations only.
+# How much does the shape of the activations matter? We fit the sawtooth below, which has slopes ±1 and is therefore
+# as steep as a 1-Lipschitz network may be, with three small networks that differ in their activations only.
 
 import matplotlib.pyplot as plt
 import torch
@@ -49,8 +49,8 @@ for name, network in networks.items():
 axis.legend()
 
 # %%
-# These are the splines of the last network, layer by layer. The second-order total variation `ls.tv2`, added to the loss with
-# a small weight, keeps them simple [eq:optim_network].
+# These are the splines of the last network, layer by layer. The second-order total variation `ls.tv2`, added to the
+# loss with a small weight, keeps them simple [eq:optim_network].
 
 learned = networks["learned splines"]
 ls.plot_activations(learned, columns=10, per_layer=10)

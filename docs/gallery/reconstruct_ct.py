@@ -23,8 +23,8 @@ y = y + 0.3 * torch.randn_like(y)
 print(f"{y.shape[-2]} angles, {y.shape[-1]} detectors, ‖H‖ <= {H.norm_bounds()[1]:.4f}")
 
 # %%
-# The orthonormal Haar transform of 2x2 blocks, soft thresholding of its details, and back: the proximal operator of a convex
-# function, so 1-Lipschitz. Shifted copies of it are too, and so is their mean.
+# The orthonormal Haar transform of 2x2 blocks, soft thresholding of its details, and back: the proximal operator of a
+# convex function, so 1-Lipschitz. Shifted copies of it are too, and so is their mean.
 
 HAAR = torch.tensor([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]]) / 2
 THRESHOLD = torch.tensor([0.0, 1.0, 1.0, 1.0]).view(1, 4, 1, 1)
@@ -66,6 +66,7 @@ for axis, (name, picture) in zip(axes, shown.items(), strict=True):
     axis.axis("off")
 
 # %%
-# How far can the reconstruction move when the data do? The estimates are proven; here some perturbations try to break them.
+# How far can the reconstruction move when the data do? The estimates are proven; here some perturbations try to break
+# them.
 
 print(ls.pnp.stability(y, H, denoiser, beta=0.5, perturbations=3, ascents=2, ascent_steps=1, tol=1e-4, max_steps=300))

@@ -16,7 +16,8 @@ from lipspline.models.zoo import available
 torch.manual_seed(0)
 
 # %%
-# A slice through a head, which ships with matplotlib; the operator $H$ with its exact adjoint; and noisy data $y = Hx + n$.
+# A slice through a head, which ships with matplotlib; the operator $H$ with its exact adjoint; and noisy data $y = Hx
+# + n$.
 
 image = avg_pool2d(head()[None, None], 2)
 H = ls.operators.MRI(ls.operators.cartesian_mask(image.shape[-1], acceleration=4, center=0.08))

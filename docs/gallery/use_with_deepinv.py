@@ -1,8 +1,8 @@
 # %%
 # # Use with deepinv
 #
-# [deepinv](https://deepinv.github.io) has many algorithms for inverse problems. Denoisers and operators of this library become
-# parts of it, and keep what is proven about them.
+# [deepinv](https://deepinv.github.io) has many algorithms for inverse problems. Denoisers and operators of this
+# library become parts of it, and keep what is proven about them.
 
 import torch
 
@@ -30,8 +30,8 @@ if deepinv is not None:
     print("the same data:", torch.equal(physics.A(x), H.forward(x)))
 
 # %%
-# deepinv does not check the hypotheses of the convergence theorem. The step below satisfies them: $1 / \|H\|^2$, from a proven
-# bound on the norm.
+# deepinv does not check the hypotheses of the convergence theorem. The step below satisfies them: $1 / \|H\|^2$, from
+# a proven bound on the norm.
 
 if deepinv is not None:
     y, x = physics.A(x), torch.zeros_like(x)

@@ -6,8 +6,8 @@
 #
 # $$W_1(P_1, P_2) = \max_{f\ \text{1-Lipschitz}} \mathbb{E}_{P_1} f - \mathbb{E}_{P_2} f$$
 #
-# So we train a 1-Lipschitz network for that difference. Whatever it ends with is a lower bound, up to the error of sampling,
-# because the network cannot cheat.
+# So we train a 1-Lipschitz network for that difference. Whatever it ends with is a lower bound, up to the error of
+# sampling, because the network cannot cheat.
 
 import torch
 
@@ -17,8 +17,8 @@ from lipspline.functional.transport import discrete_w1, dual_gap
 torch.manual_seed(0)
 
 # %%
-# Two clouds in the plane: a standard normal one, and the same moved by (1.2, 0.9). The distance is the length of
-# the move, 1.5.
+# Two clouds in the plane: a standard normal one, and the same moved by (1.2, 0.9). The distance is the length of the
+# move, 1.5.
 
 MOVE = torch.tensor([1.2, 0.9])
 
