@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/installed
 KERNELS := $(wildcard src/lipspline/kernels/*.c src/lipspline/kernels/*.h)
 JOBS ?= 2
 
-.PHONY: demo test test-slow lint types check bench bugs fuzz docs-generated clean
+.PHONY: demo test test-slow lint types check bench bugs fuzz docs clean
 
 demo: $(INSTALLED)            ## train a small network, draw it, print its certificate
 	$(BIN)/lipspline demo
@@ -31,6 +31,9 @@ bench: $(INSTALLED)           ## costs as ratios, measured side by side; needs a
 
 fuzz: $(INSTALLED)            ## damage 2,000 files of every format and see the command line stay calm
 	$(BIN)/python tests/fuzz.py --count 2000
+
+docs: $(INSTALLED)            ## the site, in site/: runs the gallery; a warning is an error
+	$(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs site
 
 bugs: $(INSTALLED)            ## plant every known bug and see the suite catch it
 	$(BIN)/python tests/bugs/run.py

@@ -35,7 +35,7 @@ class LinearSpline(nn.Module):
     r"""One learned linear spline per channel, kept 1-Lipschitz by SplineProj [prop:splineproj], with a learned scale.
 
     .. math:: \tilde\sigma(x) = \tfrac{1}{\alpha}\, \sigma(\alpha x), \qquad
-              c_\sigma = \mathrm{SplineProj}(c), \quad \alpha = e^{\texttt{log\_scale}} > 0
+              c_\sigma = \mathrm{SplineProj}(c), \quad \alpha = e^{\mathtt{log\_scale}} > 0
 
     The spline is linear on each of `regions` intervals of equal length in [-radius, radius]/α and goes on with its
     outer slopes beyond. Parameters: `coefficients` (C, K) with K = regions + 1, and `log_scale` (C,). Training is

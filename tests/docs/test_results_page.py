@@ -1,0 +1,53 @@
+"""The page of results shows what `lipspline reproduce` writes."""
+
+import json
+from pathlib import Path
+
+from lipspline.experiments import recipe
+from lipspline.experiments.run import Run, reproduce
+
+DOCUMENT = {
+    "recipe": "fig-1d", "title": "Fitting", "scale": "laptop", "seed": 3, "version": "0.1.0", "torch": "2.13.0",
+    "machine": "2 cores, no GPU", "threads": 2, "finished": "2026-01-31", "seconds": 125.0,
+    "differs_from_paper": {"protocol.seeds": [10, 25]},
+    "tables": [{
+        "title": "Mean squared errors", "rows": "function",
+        "ours": {"f1": {"relu": [0.5, 0.1], "lls": [0.25]}, "f2": {"lls": [1.0]}},
+        "paper": {"f1": {"relu": [0.4]}},
+    }],
+    "claims": {"best": {"claim": "LLS | best", "holds": False, "evidence": "one of two"}},
+    "settings": {}, "jobs": {},
+}  # fmt: skip
+
+
+def test_a_run_has_its_command_tables_claims_and_differences(results_page):
+    text = results_page.experiment(DOCUMENT)
+    assert "## Fitting, laptop scale" in text
+    assert "`lipspline reproduce fig-1d --scale laptop --seed 3`: 2 min of computing on 2 cores, no GPU" in text
+    assert "| function |  | relu | lls |\n" in text
+    assert "| f1 | here | 0.5 ± 0.1 | 0.25 |\n|  | paper | 0.4 | – |\n| f2 | here | – | 1 |" in text
+    assert "| LLS \\| best | does not hold | one of two |" in text
+    assert "| `protocol.seeds` | `10` | `25` |" in text
+
+
+def test_figures_of_a_run_are_linked_from_the_page(results_page, tmp_path: Path):
+    folder = tmp_path / "results" / "figures"
+    folder.mkdir(parents=True)
+    (folder / "fig-1d-laptop-fit.png").touch()
+    (folder / "other-laptop-fit.png").touch()
+    assert results_page.figures(folder, "fig-1d-laptop", tmp_path / "docs") == [
+        "![fit](../results/figures/fig-1d-laptop-fit.png)"
+    ]
+
+
+def test_what_reproduce_really_writes_can_be_shown(results_page, tmp_path: Path):
+    results = reproduce(Run(recipe.load("fig-1d", "smoke"), tmp_path), lambda job: lambda record: None)
+    text = results_page.page(tmp_path / "results", tmp_path)
+    assert f"## {results.document['title']}, smoke scale" in text
+    assert all(claim["claim"] in text for claim in results.document["claims"].values())
+    assert "No experiment has been run" not in text
+    json.dumps(results.document)
+
+
+def test_without_experiments_the_page_says_so(results_page, tmp_path: Path):
+    assert "No experiment has been run for these pages yet" in results_page.page(tmp_path, tmp_path)
