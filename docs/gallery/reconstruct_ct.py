@@ -41,7 +41,7 @@ def haar_shrinkage(x, amount):
 def mean_over_shifts(x):
     """The mean of the shrinkage over the four positions of the blocks."""
     shifts = [(0, 0), (0, 1), (1, 0), (1, 1)]
-    return sum(haar_shrinkage(x.roll((-i, -j), (2, 3)), 0.02).roll((i, j), (2, 3)) for i, j in shifts) / 4
+    return sum(haar_shrinkage(x.roll((-i, -j), (2, 3)), 0.006).roll((i, j), (2, 3)) for i, j in shifts) / 4
 
 
 denoiser = ls.declare(mean_over_shifts, upper=1.0, reason="a mean of proximal operators")
@@ -69,4 +69,4 @@ for axis, (name, picture) in zip(axes, shown.items(), strict=True):
 # How far can the reconstruction move when the data do? The estimates are proven; here some perturbations try to break
 # them.
 
-print(ls.pnp.stability(y, H, denoiser, beta=0.5, perturbations=3, ascents=2, ascent_steps=1, tol=1e-4, max_steps=300))
+print(ls.pnp.stability(y, H, denoiser, beta=0.5, perturbations=2, ascents=2, ascent_steps=1, tol=1e-4, max_steps=300))
