@@ -43,7 +43,12 @@ class Physics:
 
 
 def small_denoiser() -> nn.Module:
-    return plain(denoiser("lls", channels=4, depth=3))
+    """Away from where it starts, since a linear one would not notice how it is rescaled."""
+    model = denoiser("lls", channels=4, depth=3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return plain(model)
 
 
 # The denoiser at any noise: needs no deepinv
