@@ -152,15 +152,17 @@ class _State:
     def settle(self, candidate: Tensor, bold: Tensor | None) -> None:
         """Stop the images that have arrived and, where steps are accelerated, that bolder ones would not take further.
 
-        Without differences to learn from there is no estimate of the way ahead, so that a run does not stop at a start
-        from which plain steps merely are short; but it does where they are round-off.
+        The way ahead is estimated by the step and by how fast residuals decay. Without a history there is no estimate,
+        so that a run does not stop at a start from which plain steps merely are short; but it does where they are
+        round-off.
         """
         near = self.tol * self._size()
         settled = self.running & (self.change <= near)
         if bold is not None:
             shrink = torch.tensor([decay(run.residuals) for run in self.runs], device=candidate.device)
-            ahead = norms(candidate - self.image) / (1 - shrink.clamp_max(0.999))
-            self._ahead = torch.where(bold, torch.cat([self._ahead[1:], ahead.unsqueeze(0)]), self._ahead)
+            known = bold | torch.tensor([len(run.residuals) > RECENT for run in self.runs], device=candidate.device)
+            ahead = torch.where(bold, norms(candidate - self.image), self.change) / (1 - shrink.clamp_max(0.999))
+            self._ahead = torch.where(known, torch.cat([self._ahead[1:], ahead.unsqueeze(0)]), self._ahead)
             foreseen = self._ahead.amax(dim=0) <= ESTIMATED_DISTANCE * near
             settled = settled & (foreseen | (self.change <= self._floor))
         for row in settled.nonzero().squeeze(1).tolist():
