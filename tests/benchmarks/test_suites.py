@@ -69,5 +69,18 @@ def test_every_activation_is_timed_in_a_network_of_the_denoisers_shape():
         assert network(torch.zeros(1, 1, 6, 6)).shape == (1, 1, 6, 6)
 
 
+def test_networks_at_once_and_one_after_another_minimise_the_same():
+    ((_, at_once),) = suites._fitting_at_once(3).updates(5)
+    alone = [loss for seed in range(3) for _, loss in suites._fitting_alone(seed).updates(5)]
+    torch.testing.assert_close(at_once, torch.stack(alone).sum())
+
+
+def test_a_timed_step_trains():
+    task = suites._fitting_alone(0)
+    assert suites._task_step(task)() > 0
+    start = suites._fitting_network(0)
+    assert all((p != start.get_parameter(name)).any() for name, p in task.model.named_parameters())
+
+
 def test_warm_buffers_come_last_because_they_change_the_process():
     assert list(suites.SUITES)[-1] == "warm"

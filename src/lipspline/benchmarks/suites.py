@@ -1,12 +1,14 @@
 """What `lipspline bench` measures, suite by suite."""
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
 from torch import nn
 
+from lipspline._memory import keep_memory
 from lipspline.benchmarks import textbook
 from lipspline.benchmarks.isolation import isolated
 from lipspline.benchmarks.timing import (
@@ -15,7 +17,6 @@ from lipspline.benchmarks.timing import (
     Stopwatch,
     compare,
     inference,
-    keep_buffers_warm,
     training_step,
     whole,
     within_network,
@@ -23,11 +24,14 @@ from lipspline.benchmarks.timing import (
 from lipspline.functional.matrices import orthonormalize
 from lipspline.models.denoiser import denoiser
 from lipspline.models.export import plain
+from lipspline.models.mlp import mlp
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
 from lipspline.nn.complexity import tv2
 from lipspline.nn.layers import conv2d
 from lipspline.nn.linear_spline import LinearSpline
+from lipspline.training.ensemble import regressions
 from lipspline.training.optim import param_groups
+from lipspline.training.tasks import Minimize, Pairs, regression
 
 SHAPE = (16, 64, 40, 40)
 
@@ -69,7 +73,7 @@ def _network(activation: Callable[[int], nn.Module], depth: int = 8) -> nn.Seque
 
 def warm() -> Iterator[Ratios]:
     """Every activation alone, with every buffer warm and reused: the allocator keeps what is freed, for good."""
-    if keep_buffers_warm():
+    if keep_memory():
         x = 0.1 * torch.randn(SHAPE)
         cases = {name: training_step(make(SHAPE[1]), x) for name, make in ACTIVATIONS.items()}
         yield compare("Activations alone, forward + backward, all buffers warm", cases)
@@ -168,11 +172,57 @@ def _denoiser_step(model: nn.Module, clean: torch.Tensor) -> Case:
     return whole(step)
 
 
+def ensemble() -> Iterator[Ratios]:
+    """Networks of the 1-D experiment trained as one batched model, against one after another [fig:1d_performances]."""
+    alone = [_task_step(_fitting_alone(seed)) for seed in range(75)]
+    at_once = {f"{count} at once": _task_step(_fitting_at_once(count)) for count in (1, 25, 75)}
+    yield compare("Step of LLS networks, 4 layers of 10", {"1 alone": alone[0], **at_once}, repeats=101)
+    cases = {"75 at once": at_once["75 at once"], "75 one after another": lambda: sum(case() for case in alone)}
+    yield compare("Step of 75 LLS networks, 4 layers of 10", cases, repeats=15)
+
+
+def _fitting_alone(seed: int) -> Minimize:
+    x, y = (values[0] for values in _sine(1))
+    pairs = Pairs(x, y)
+    return regression(_fitting_network(seed), pairs, pairs, batch=10, lr=2e-3, tv2_weight=1e-7, seed=seed)
+
+
+def _fitting_at_once(count: int) -> Minimize:
+    models, (x, y) = [_fitting_network(seed) for seed in range(count)], _sine(count)
+    return regressions(models, x, y, x, y, seeds=range(count), batch=10, lr=2e-3, tv2_weight=1e-7)
+
+
+def _fitting_network(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    options = {"radius": 0.5, "regions": 100, "init": "relu"}
+    return mlp(1, 1, width=10, depth=4, init="kaiming", activation_options=options)
+
+
+def _sine(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.linspace(-1, 1, 1000).reshape(1, -1, 1).repeat(count, 1, 1)
+    return x, torch.sin(7 * torch.pi * x) / (7 * torch.pi)
+
+
+def _task_step(task: Minimize) -> Case:
+    """What the training loop does in a step, without schedule, logs and checkpoints."""
+    optimizer = task.players["model"].optimizer()
+    steps = itertools.count()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        for _, loss in task.updates(next(steps)):
+            loss.backward()
+            optimizer.step()
+
+    return whole(step)
+
+
 SUITES: dict[str, Callable[[], Iterator[Ratios]]] = {
     "activations": activations,
     "convolution": convolution,
     "orthonormal": orthonormal,
     "training": training,
+    "ensemble": ensemble,
     "scaling": scaling,
     "warm": warm,  # last: it changes the allocator for the rest of the process
 }

@@ -1,6 +1,5 @@
 """Interleaved timing: every repeat runs every case once, so that slow moments of the machine hit all alike."""
 
-import ctypes
 import gc
 import statistics
 import time
@@ -131,13 +130,3 @@ def within_network(network: nn.Module, x: Tensor) -> Case:
         return sum(watch.seconds for watch in watches)
 
     return case
-
-
-def keep_buffers_warm() -> bool:
-    """Make glibc reuse freed memory instead of returning it, for the rest of the process; False where it cannot."""
-    try:
-        libc = ctypes.CDLL("libc.so.6")
-    except OSError:
-        return False
-    mmap_threshold, trim_threshold, largest = -3, -1, 2**30
-    return bool(libc.mallopt(mmap_threshold, largest)) and bool(libc.mallopt(trim_threshold, largest))

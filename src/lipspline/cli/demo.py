@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from lipspline._memory import keep_memory
 from lipspline.cli.options import Json, Seed, Threads, start
 from lipspline.cli.output import err, show
 
@@ -31,6 +32,7 @@ def demo(
     from lipspline.reconstruct.demo import compare, compared, demo_scans
 
     start(seed, threads)
+    keep_memory()
     activations = compared()
     if not activations:
         _fit(folder, json)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from lipspline._memory import keep_memory
 from lipspline.cli.options import Json, Seed, Threads, start
 from lipspline.cli.output import err, show
 from lipspline.denoise import Watch, denoise_file
@@ -28,6 +29,7 @@ def denoise(
 ) -> None:
     """Remove white noise from an image; bit depth, range, colour and transparency stay as they are."""
     start(seed, threads)
+    keep_memory()
     with _progress(source.name) as watch:
         result = denoise_file(source, output, noise=_level(noise), model=model, white=white, force=force, watch=watch)
     show(result.document(), str(result), json)
@@ -46,6 +48,6 @@ def _level(noise: str) -> float | Literal["auto"]:
 def _progress(description: str) -> Iterator[Watch]:
     """A bar on stderr, once there is more than one tile."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True) as bar:
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(description, total=None, visible=False)
         yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from lipspline._memory import keep_memory
 from lipspline.cli.options import Seed, Threads, start
 from lipspline.cli.output import err
 
@@ -23,4 +24,5 @@ def lab(
     from lipspline.lab.server import serve
 
     start(seed, threads)
+    keep_memory()
     serve(port, weights or [], lambda address: err.print(f"The lab is open at {address} (Ctrl-C closes it)."))

@@ -37,5 +37,6 @@ def main() -> None:
 @app.callback(invoke_without_command=True)
 def _version(version: Annotated[bool, typer.Option("--version", help="Print versions and exit.")] = False) -> None:
     if version:
-        out.print(f"lipspline {lipspline.__version__}, torch {torch.__version__}, kernels: {kernels.active()}")
+        versions = f"lipspline {lipspline.__version__}, torch {torch.__version__}, kernels: {kernels.active()}"
+        out.print(versions, soft_wrap=True)
         raise typer.Exit

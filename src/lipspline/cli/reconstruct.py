@@ -12,6 +12,7 @@ import typer
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from lipspline._memory import keep_memory
 from lipspline.cli.options import Json, Seed, Threads, start
 from lipspline.cli.output import err, show
 from lipspline.data import ct as ct_files
@@ -83,6 +84,7 @@ def mri(
     --mask or --acceleration thin out what was measured, and the result is compared with what all of it gives.
     """
     start(seed, threads)
+    keep_memory()
     if mask is not None and acceleration is not None:
         raise ValueError("--mask and --acceleration both say which columns are kept. Give one of them.")
     wanted = parse_slices(slices)
@@ -130,6 +132,7 @@ def ct(
 ) -> None:
     """Reconstruct CT slices from parallel-beam sinograms (npy, npz, HDF5, TIFF), or from simulated ones."""
     start(seed, threads)
+    keep_memory()
     wanted = parse_slices(slices)
     first = wanted.start or 0
     views = parse_angles(angles)

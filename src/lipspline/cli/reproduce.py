@@ -6,6 +6,7 @@ from typing import Annotated
 import torch
 import typer
 
+from lipspline._memory import keep_memory
 from lipspline.cli.options import Data, Json, Out, Scale, Seed, Threads, start
 from lipspline.cli.output import err, show
 
@@ -28,6 +29,7 @@ def reproduce(
     from lipspline.experiments.run import reproduce as reproduce_run
 
     start(seed, threads)
+    keep_memory()
     if list_ or recipe is None:
         show(recipes.listing(), recipes.listing_text(), json)
         return

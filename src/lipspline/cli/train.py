@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from lipspline._memory import keep_memory
 from lipspline.cli.options import Data, Json, Out, Scale, Seed, Threads, start
 from lipspline.cli.output import err, show
 
@@ -27,6 +28,7 @@ def train(
     from lipspline.training import distributed
 
     start(seed, threads)
+    keep_memory()
     run = Run(load(recipe, scale), out, data, seed)
     chosen = pick(run, job)
     with distributed.session(), progress([chosen], err) as watch:

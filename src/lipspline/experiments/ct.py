@@ -1,8 +1,7 @@
 """Computed tomography by plug-and-play [table:reconstruction_performance_ct]."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -10,10 +9,9 @@ from torch import Tensor
 
 from lipspline.data import ct
 from lipspline.data.randomness import generator
-from lipspline.experiments import gains, reconstruction
-from lipspline.experiments.experiment import Expectation, Experiment, Outcome, Report
+from lipspline.experiments import gains
 from lipspline.experiments.mri import unit_maximum
-from lipspline.experiments.reconstruction import Comparison, Job, Modality
+from lipspline.experiments.reconstruction import Comparison, Modality
 from lipspline.operators import ParallelBeamCT
 from lipspline.operators.fbp import fbp
 from lipspline.pnp import Problem
@@ -67,16 +65,4 @@ def smoothest(problem: Problem) -> Tensor:
 
 
 MODALITY = Modality(read, measure, {"fbp": sharpest, "fbp-hann": smoothest})
-
-
-def jobs(settings: Settings) -> list[Job]:
-    """Filtered backprojection and every denoiser, on every kind of scan."""
-    return reconstruction.jobs(settings.scans, settings.comparison, tuple(MODALITY.baselines))
-
-
-def report(settings: Settings, outcomes: Mapping[str, Outcome], expect: Expectation) -> Report:
-    """The paper's table, the gains over backprojection, and what was tuned [table:reconstruction_performance_ct]."""
-    return gains.report(settings.comparison, jobs(settings), outcomes, expect, "fbp")
-
-
-EXPERIMENT = Experiment(Settings, gains.CLAIMS, jobs, partial(reconstruction.run, modality=MODALITY), report)
+EXPERIMENT = gains.experiment(Settings, MODALITY)

@@ -20,7 +20,9 @@ from lipspline.nn.complexity import effective_regions
 from lipspline.training import distributed
 from lipspline.training.checkpoint import decode, encode, write_atomically
 from lipspline.training.loop import Fit, Plan, fit
+from lipspline.training.optim import SLOPES
 from lipspline.training.schedules import SCHEDULES
+from lipspline.training.slopes import learn_coefficients, learn_slopes
 from lipspline.training.tasks import Patches, denoising, mean_quality
 
 WEIGHTS = "model.safetensors"
@@ -99,6 +101,7 @@ class Training:
         patches: "crops" for random crops without end, "grid" for the paper's 238,400 patches.
         average: decay of the moving average of the weights; 0 for none.
         validate_every: steps between two looks at the validation images.
+        slopes: learn the slopes of splines, with this learning rate, instead of their coefficients.
     """
 
     steps: int
@@ -109,6 +112,7 @@ class Training:
     schedule: Literal["constant", "cosine", "one-cycle", "trapezoid"]
     average: float
     validate_every: int
+    slopes: float | None = None
 
     def plan(self, steps: int) -> Plan:
         """What the training loop is told."""
@@ -174,6 +178,8 @@ def train(model: Network, job: Job, context: Context) -> Fit:
     """Train a denoiser in place; started again in the same folder, it goes on where it was."""
     training, noise = job.training, job.noise / 255
     clean = images.read_folder(locate("train400", context.data), job.training_images)
+    if training.slopes is not None:
+        learn_slopes(model)
     task = denoising(
         model,
         _patches(clean, training, context.seed),
@@ -182,9 +188,13 @@ def train(model: Network, job: Job, context: Context) -> Fit:
         batch=training.batch,
         lr=training.lr,
         tv2_weight=job.spec.tv2_weight,
+        slopes=training.slopes or SLOPES,
         seed=context.seed,
     )
-    return fit(task, training.plan(job.steps), folder=context.folder, config=to_json(job), observers=[context.observe])
+    plan = training.plan(job.steps)
+    evidence = fit(task, plan, folder=context.folder, config=to_json(job), observers=[context.observe])
+    learn_coefficients(model)
+    return evidence
 
 
 def start_from(model: Network, start: Start, noise: int, context: Context) -> None:

@@ -5,12 +5,13 @@ Our images are of other patients than the paper's, so what is compared are gains
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
-from lipspline.experiments import figures
-from lipspline.experiments.experiment import Expectation, Outcome, Report, Verdict
-from lipspline.experiments.reconstruction import Comparison, Job, from_text
+from lipspline.experiments import figures, reconstruction
+from lipspline.experiments.experiment import Expectation, Experiment, Outcome, Report, Verdict
+from lipspline.experiments.reconstruction import Comparison, Job, Modality, from_text
 from lipspline.experiments.tables import Table, Value
 
 CLAIMS = ("lls-best", "order", "gain", "beta-below-half", "certified")
@@ -67,11 +68,40 @@ class Found:
         return f"{won} of {len(ours)}"
 
 
-def report(
-    comparison: Comparison, jobs: Sequence[Job], outcomes: Mapping[str, Outcome], expect: Expectation, baseline: str
-) -> Report:
-    """Scores and gains for each test set beside the paper's, what was tuned, and the reconstructions side by side."""
-    found = Found(jobs, outcomes, baseline, next(iter(comparison.test)))
+class Settings(Protocol):
+    """What a table of reconstructions compares: kinds of scans, and denoisers on them."""
+
+    @property
+    def scans(self) -> Mapping[str, Any]: ...
+
+    @property
+    def comparison(self) -> Comparison: ...
+
+
+def experiment(settings: type, modality: Modality) -> Experiment:
+    """A table of reconstructions: direct ones and with every denoiser, on every kind of scan."""
+    return Experiment(
+        settings,
+        CLAIMS,
+        partial(jobs, modality=modality),
+        partial(reconstruction.run, modality=modality),
+        partial(report, modality=modality),
+    )
+
+
+def jobs(settings: Settings, modality: Modality) -> list[Job]:
+    """Every direct reconstruction and every denoiser, on every kind of scan."""
+    return reconstruction.jobs(settings.scans, settings.comparison, tuple(modality.baselines))
+
+
+def report(settings: Settings, outcomes: Mapping[str, Outcome], expect: Expectation, modality: Modality) -> Report:
+    """Scores and gains for each test set beside the paper's, what was tuned, and the reconstructions side by side.
+
+    Gains are over the first direct reconstruction of the modality.
+    """
+    comparison = settings.comparison
+    baseline, main = next(iter(modality.baselines)), next(iter(comparison.test))
+    found = Found(jobs(settings, modality), outcomes, baseline, main)
     tables = []
     for group in comparison.test:
         published = expect.tables.get(group, {})

@@ -1,8 +1,6 @@
 """Single-coil MRI of knees by plug-and-play [table:reconstruction_performance]."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,9 +10,8 @@ from lipspline.data import mri
 from lipspline.data.guard import FileError
 from lipspline.data.kspace import Kspace
 from lipspline.data.randomness import generator
-from lipspline.experiments import gains, reconstruction
-from lipspline.experiments.experiment import Expectation, Experiment, Outcome, Report
-from lipspline.experiments.reconstruction import Comparison, Job, Modality
+from lipspline.experiments import gains
+from lipspline.experiments.reconstruction import Comparison, Modality
 from lipspline.operators import MRI, cartesian_mask
 from lipspline.pnp import Problem
 
@@ -85,16 +82,4 @@ def zero_fill(problem: Problem) -> Tensor:
 
 
 MODALITY = Modality(read, measure, {"zero-fill": zero_fill})
-
-
-def jobs(settings: Settings) -> list[Job]:
-    """Zero-filling and every denoiser, on every kind of scan."""
-    return reconstruction.jobs(settings.scans, settings.comparison, tuple(MODALITY.baselines))
-
-
-def report(settings: Settings, outcomes: Mapping[str, Outcome], expect: Expectation) -> Report:
-    """The paper's table, the gains over zero-filling, and what was tuned [table:reconstruction_performance]."""
-    return gains.report(settings.comparison, jobs(settings), outcomes, expect, "zero-fill")
-
-
-EXPERIMENT = Experiment(Settings, gains.CLAIMS, jobs, partial(reconstruction.run, modality=MODALITY), report)
+EXPERIMENT = gains.experiment(Settings, MODALITY)

@@ -1,8 +1,7 @@
 """Multi-coil MRI by plug-and-play, with coil maps estimated from the data [table:reconstruction_performance_mri]."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,10 +10,9 @@ from torch import Tensor
 from lipspline.data import mri as files
 from lipspline.data.guard import FileError
 from lipspline.data.kspace import Kspace
-from lipspline.experiments import gains, mri, reconstruction
-from lipspline.experiments.experiment import Expectation, Experiment, Outcome, Report
+from lipspline.experiments import gains, mri
 from lipspline.experiments.mri import Scan, add_noise, draw_mask, zero_fill
-from lipspline.experiments.reconstruction import Comparison, Job, Modality
+from lipspline.experiments.reconstruction import Comparison, Modality
 from lipspline.operators import MultiCoilMRI, espirit, simulated_maps
 from lipspline.pnp import Problem
 
@@ -86,16 +84,4 @@ def _operator(mask: Tensor, y: Tensor) -> MultiCoilMRI:
 
 
 MODALITY = Modality(read, measure, {"zero-fill": zero_fill})
-
-
-def jobs(settings: Settings) -> list[Job]:
-    """Zero-filling and every denoiser, on every kind of scan."""
-    return reconstruction.jobs(settings.scans, settings.comparison, tuple(MODALITY.baselines))
-
-
-def report(settings: Settings, outcomes: Mapping[str, Outcome], expect: Expectation) -> Report:
-    """The paper's table, the gains over zero-filling, and what was tuned [table:reconstruction_performance_mri]."""
-    return gains.report(settings.comparison, jobs(settings), outcomes, expect, "zero-fill")
-
-
-EXPERIMENT = Experiment(Settings, gains.CLAIMS, jobs, partial(reconstruction.run, modality=MODALITY), report)
+EXPERIMENT = gains.experiment(Settings, MODALITY)

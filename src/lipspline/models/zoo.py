@@ -46,5 +46,8 @@ def nearest_noise(activation: str, noise: float) -> int:
     levels = [level for known, level in available() if known == activation]
     if not levels:
         names = ", ".join(f"{a} at noise {n}" for a, n in available()) or "none"
-        raise ValueError(f"No denoiser {activation!r} ships with lipspline; there are: {names}.")
+        raise ValueError(
+            f"No denoiser {activation!r} ships with lipspline; there are: {names}. "
+            "A denoiser of your own is given as its .safetensors file."
+        )
     return min(levels, key=lambda level: abs(math.log(level / noise)))

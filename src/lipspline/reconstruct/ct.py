@@ -11,9 +11,9 @@ from torch.nn.functional import pad
 
 from lipspline.data.ct import Sinograms
 from lipspline.data.randomness import generator
-from lipspline.data.volume import Unit, Volume
+from lipspline.data.volume import Unit
 from lipspline.operators import ParallelBeamCT, fbp
-from lipspline.reconstruct.images import in_unit, normalized
+from lipspline.reconstruct.images import OfImages, in_unit, normalized
 from lipspline.reconstruct.mri import GAUSSIAN_MEDIAN
 from lipspline.reconstruct.problem import Modality, Problem, brightness
 
@@ -82,7 +82,7 @@ class MeasuredCT:
 
 
 @dataclass(frozen=True)
-class SimulatedCT:
+class SimulatedCT(OfImages):
     """Sinograms simulated from images in the paper's geometry [table:reconstruction_performance_ct].
 
     Images in Hounsfield units become attenuations, 0 for air; each is divided by its own maximum.
@@ -92,33 +92,12 @@ class SimulatedCT:
         first: number of the first slice; the noise of a slice depends on its number and the seed alone.
     """
 
-    volume: Volume
     angles: int | Tensor = 200
     detectors: int = 400
     noise: float = 1.0
     seed: int = 0
     first: int = 0
     modality: Modality = field(default="CT", init=False)
-
-    @property
-    def count(self) -> int:
-        """Number of slices."""
-        return len(self.volume.slices)
-
-    @property
-    def unit(self) -> Unit:
-        """Of the images."""
-        return self.volume.unit
-
-    @property
-    def affine(self) -> Tensor | None:
-        """Where the images lie."""
-        return self.volume.affine
-
-    @property
-    def identity(self) -> Mapping[str, str]:
-        """Whose images they are."""
-        return self.volume.identity
 
     @property
     def summary(self) -> str:

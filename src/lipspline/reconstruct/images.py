@@ -1,9 +1,39 @@
 """Images to simulate measurements from: brought to values in [0, 1], and back into their unit."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from torch import Tensor
 
 from lipspline.data import ct
 from lipspline.data.volume import Unit, Volume
+
+
+@dataclass(frozen=True)
+class OfImages:
+    """A scan simulated from images: what it says of its slices is what they say."""
+
+    volume: Volume
+
+    @property
+    def count(self) -> int:
+        """Number of slices."""
+        return len(self.volume.slices)
+
+    @property
+    def unit(self) -> Unit:
+        """Of the images."""
+        return self.volume.unit
+
+    @property
+    def affine(self) -> Tensor | None:
+        """Where the images lie."""
+        return self.volume.affine
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """Whose images they are."""
+        return self.volume.identity
 
 
 def normalized(volume: Volume, i: int, number: int) -> tuple[Tensor, float]:

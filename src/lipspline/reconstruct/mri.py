@@ -10,10 +10,10 @@ from torch import Tensor
 from lipspline import _checks
 from lipspline.data.kspace import Kspace
 from lipspline.data.randomness import generator
-from lipspline.data.volume import Unit, Volume
+from lipspline.data.volume import Unit
 from lipspline.operators import MRI, LinearOperator, MultiCoilMRI, cartesian_mask, espirit
 from lipspline.operators.mri import centred_ifft, uncentred_fft
-from lipspline.reconstruct.images import in_unit, normalized
+from lipspline.reconstruct.images import OfImages, in_unit, normalized
 from lipspline.reconstruct.problem import Modality, Problem, brightness
 
 Coils = Literal["auto", "espirit"]
@@ -142,7 +142,7 @@ class MeasuredMRI:
 
 
 @dataclass(frozen=True)
-class SimulatedMRI:
+class SimulatedMRI(OfImages):
     """k-space simulated from real images, each divided by its own maximum [table:reconstruction_performance].
 
     Args:
@@ -151,7 +151,6 @@ class SimulatedMRI:
         first: number of the first slice; the noise of a slice depends on its number and the seed alone.
     """
 
-    volume: Volume
     undersampling: Undersampling
     noise: float = 0.01
     maps: Tensor | None = None
@@ -166,26 +165,6 @@ class SimulatedMRI:
             raise ValueError(
                 f"The coil maps have shape {tuple(self.maps.shape)}, but the images {tuple(self.volume.slices.shape)}."
             )
-
-    @property
-    def count(self) -> int:
-        """Number of slices."""
-        return len(self.volume.slices)
-
-    @property
-    def unit(self) -> Unit:
-        """Of the images."""
-        return self.volume.unit
-
-    @property
-    def affine(self) -> Tensor | None:
-        """Where the images lie."""
-        return self.volume.affine
-
-    @property
-    def identity(self) -> Mapping[str, str]:
-        """Whose images they are."""
-        return self.volume.identity
 
     @property
     def summary(self) -> str:

@@ -9,13 +9,21 @@ from torch import Tensor, nn
 
 from lipspline import _checks
 from lipspline.nn import LinearSpline
+from lipspline.training.slopes import clip_slopes, slope_parameters
 
 SCALES, COEFFICIENTS = 4, 40
 """What the learning rate of the weights is divided by, in the paper."""
+SLOPES = 0.1
+"""The learning rate of slopes, where they are learned."""
 
 
 def param_groups(
-    model: nn.Module, lr: float, *, scales: float = SCALES, coefficients: float = COEFFICIENTS
+    model: nn.Module,
+    lr: float,
+    *,
+    scales: float = SCALES,
+    coefficients: float = COEFFICIENTS,
+    slopes: float = SLOPES,
 ) -> list[dict[str, Any]]:
     """Parameter groups with the paper's learning rates: η for weights, η/4 for spline scales α, η/40 for splines
     [sec:EvalExp].
@@ -29,6 +37,7 @@ def param_groups(
         scales: what η is divided by for scales.
         coefficients: what it is divided by for coefficients. The paper's 40 goes with its small η: a step of Adam moves
             a slope by up to 2η/40T, where T is the distance of the knots, which should stay far below 1.
+        slopes: the learning rate of the slopes that `learn_slopes` made parameters, itself: the paper has none.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 3), LinearSpline(3), nn.Linear(3, 1))
@@ -36,19 +45,29 @@ def param_groups(
         [(0.4, 4), (0.1, 1), (0.01, 1)]
     """
     _checks.positive("lr", lr)
+    rates = {
+        "weights": lr,
+        "scales": lr / _checks.positive("scales", scales),
+        "coefficients": lr / _checks.positive("coefficients", coefficients),
+        "slopes": _checks.positive("slopes", slopes),
+    }
     of_splines = _spline_parameters(model)
     groups = []
-    for kind, divisor in (("weights", 1.0), ("scales", scales), ("coefficients", coefficients)):
+    for kind, rate in rates.items():
         params = [p for p in model.parameters() if p.requires_grad and of_splines.get(p, "weights") == kind]
         if params:
-            groups.append({"params": params, "lr": lr / _checks.positive(kind, divisor)})
+            groups.append({"params": params, "lr": rate})
     return groups
 
 
 def _spline_parameters(model: nn.Module) -> Mapping[Tensor, str]:
-    splines = [module for module in model.modules() if isinstance(module, LinearSpline)]
-    scales: dict[Tensor, str] = {spline.log_scale: "scales" for spline in splines}
-    return scales | {spline.coefficients: "coefficients" for spline in splines}
+    kinds: dict[Tensor, str] = {}
+    for module in model.modules():
+        if isinstance(module, LinearSpline):
+            kinds |= {module.log_scale: "scales", module.coefficients: "coefficients"}
+    for _, mean, slopes in slope_parameters(model):
+        kinds |= {mean: "coefficients", slopes: "slopes"}
+    return kinds
 
 
 @dataclass(frozen=True)
@@ -57,21 +76,25 @@ class Player:
 
     Args:
         coefficients: what `lr` is divided by for the coefficients of splines.
+        slopes: the learning rate of slopes that `learn_slopes` made parameters; they are clipped after each step.
     """
 
     module: nn.Module
     lr: float
     betas: tuple[float, float] = (0.9, 0.999)
     coefficients: float = COEFFICIENTS
+    slopes: float = SLOPES
 
     def optimizer(self) -> torch.optim.Adam:
         """Adam over the groups of `param_groups`; each remembers its own rate as `initial_lr`."""
         groups = [group | {"initial_lr": group["lr"]} for group in self.groups()]
-        return torch.optim.Adam(groups, lr=self.lr, betas=self.betas, fused=True)
+        optimizer = torch.optim.Adam(groups, lr=self.lr, betas=self.betas, fused=True)
+        optimizer.register_step_post_hook(lambda *_: clip_slopes(self.module))
+        return optimizer
 
     def groups(self) -> list[dict[str, Any]]:
         """The parameters with their learning rates."""
-        return param_groups(self.module, self.lr, coefficients=self.coefficients)
+        return param_groups(self.module, self.lr, coefficients=self.coefficients, slopes=self.slopes)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:

@@ -15,7 +15,7 @@ from lipspline.functional.quality import psnr, ssim
 from lipspline.functional.transport import dual_gap
 from lipspline.nn import tv2
 from lipspline.training import distributed
-from lipspline.training.optim import COEFFICIENTS, Player
+from lipspline.training.optim import COEFFICIENTS, SLOPES, Player
 
 Score = Callable[[], Mapping[str, float]]
 
@@ -30,7 +30,7 @@ class Minimize:
         loss: the data term of each step.
         score: the metrics of the model as it is.
         tv2_weight: λ.
-        coefficients: as for `Player`.
+        coefficients, slopes: as for `Player`.
     """
 
     model: nn.Module
@@ -39,10 +39,11 @@ class Minimize:
     score: Score
     tv2_weight: float = 0.0
     coefficients: float = COEFFICIENTS
+    slopes: float = SLOPES
 
     @property
     def players(self) -> Mapping[str, Player]:
-        return {"model": Player(self.model, self.lr, coefficients=self.coefficients)}
+        return {"model": Player(self.model, self.lr, coefficients=self.coefficients, slopes=self.slopes)}
 
     def updates(self, step: int) -> Iterator[tuple[str, Tensor]]:
         yield "model", regularized(self.loss(step), self.model, self.tv2_weight)
@@ -122,6 +123,7 @@ def denoising(
     lr: float,
     tv2_weight: float = 0.0,
     coefficients: float = COEFFICIENTS,
+    slopes: float = SLOPES,
     seed: int = 0,
 ) -> Minimize:
     """Remove white noise from patches: the mean squared error to the clean ones [sec:exp_pnp].
@@ -129,7 +131,7 @@ def denoising(
     Args:
         noise: standard deviation for values in [0, 1], such as 15 / 255; drawn anew in every step.
         batch: patches a step, over all processes.
-        coefficients: as for `Player`.
+        coefficients, slopes: as for `Player`.
     """
     device = next(model.parameters()).device
     rows = distributed.rows(batch)
@@ -143,7 +145,7 @@ def denoising(
     def score() -> Mapping[str, float]:
         return mean_quality(lambda noisy: model(noisy.to(device)).cpu(), validation)
 
-    return Minimize(model, lr, loss, score, tv2_weight, coefficients)
+    return Minimize(model, lr, loss, score, tv2_weight, coefficients, slopes)
 
 
 @torch.no_grad()

@@ -1,0 +1,71 @@
+"""Learning the slopes of splines instead of their coefficients.
+
+A slope is a difference of coefficients, so a gradient that asks all slopes of a spline to change alike cancels at every
+knot but the outer two, and an optimizer that moves coefficients takes very long to follow it. A slope that leaves its
+interval moreover loses its gradient for good. Neither happens to slopes that are parameters themselves and are clipped
+after each step, which is SplineProj of the spline they stand for [prop:splineproj].
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from torch.nn.utils import parametrize
+
+from lipspline.nn import LinearSpline
+
+
+class FromSlopes(nn.Module):
+    """Coefficients `(C, K)` from their means `(C, 1)` and the slopes `(C, K - 1)` between them."""
+
+    def __init__(self, step: float):
+        super().__init__()
+        self.step = step
+
+    def forward(self, mean: Tensor, slopes: Tensor) -> Tensor:
+        rise = pad(self.step * slopes.cumsum(dim=-1), (1, 0))
+        return mean + rise - rise.mean(dim=-1, keepdim=True)
+
+    def right_inverse(self, coefficients: Tensor) -> tuple[Tensor, Tensor]:
+        return coefficients.mean(dim=-1, keepdim=True), coefficients.diff(dim=-1) / self.step
+
+
+def learn_slopes(model: nn.Module) -> None:
+    """Make means and slopes the parameters of all splines of a model whose slopes are clipped.
+
+    The splines stay as they are, up to rounding. `learn_coefficients` is the way back.
+
+    Example:
+        >>> spline = LinearSpline(4, regions=10)
+        >>> learn_slopes(spline)
+        >>> [tuple(p.shape) for p in spline.parameters()]
+        [(4,), (4, 1), (4, 10)]
+    """
+    for module in model.modules():
+        if isinstance(module, LinearSpline) and module.constraint == "clip" and not _learns_slopes(module):
+            parametrize.register_parametrization(module, "coefficients", FromSlopes(module.step))
+
+
+def learn_coefficients(model: nn.Module) -> None:
+    """Make the coefficients of all splines of a model its parameters again, with the values they have."""
+    for spline, _, _ in slope_parameters(model):
+        parametrize.remove_parametrizations(spline, "coefficients")
+
+
+def slope_parameters(model: nn.Module) -> Iterator[tuple[LinearSpline, nn.Parameter, nn.Parameter]]:
+    """Every spline that learns slopes, with its means and its slopes."""
+    for module in model.modules():
+        if isinstance(module, LinearSpline) and _learns_slopes(module):
+            yield module, *module.parametrizations["coefficients"].parameters()
+
+
+@torch.no_grad()
+def clip_slopes(model: nn.Module) -> None:
+    """Bring slopes that left their interval back to its border."""
+    for spline, _, slopes in slope_parameters(model):
+        slopes.clamp_(*spline.slope)
+
+
+def _learns_slopes(spline: LinearSpline) -> bool:
+    return parametrize.is_parametrized(spline, "coefficients")
