@@ -8,7 +8,7 @@ JOBS ?= 2
 
 .PHONY: demo test test-slow lint types check bench bugs fuzz docs clean
 
-demo: $(INSTALLED)            ## train a small network, draw it, print its certificate
+demo: $(INSTALLED)            ## reconstruct an MRI and a CT scan, with a report
 	$(BIN)/lipspline demo
 
 test: $(INSTALLED)            ## the test suite

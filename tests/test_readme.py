@@ -17,7 +17,7 @@ def test_the_program_of_the_readme_runs(tmp_path):
     assert (tmp_path / "network.safetensors").exists()
 
 
-def test_the_table_of_the_readme_shows_the_committed_benchmark():
-    script = ROOT / "docs" / "readme_table.py"
+def test_the_tables_show_the_committed_results():
+    script = ROOT / "docs" / "tables.py"
     result = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

@@ -18,7 +18,6 @@ def shipped(monkeypatch):
     torch.manual_seed(0)
     networks = {name: models.plain(models.denoiser(name, channels=4, depth=2)) for name in ("relu", "lls")}
     levels = {(name, 15): f"{name}-15" for name in networks}
-    monkeypatch.setattr(demo, "available", lambda: levels)
     monkeypatch.setattr(strength, "available", lambda: levels)
     monkeypatch.setattr(strength, "zoo", lambda activation, noise: networks[activation])
     scans = demo.demo_scans(32)
@@ -53,8 +52,3 @@ def test_scans_of_the_full_size_are_those_of_the_images():
     mri, ct = demo.demo_scans().values()
     assert mri.volume.slices.shape == ct.volume.slices.shape == (1, 256, 256)
     assert int(mri.undersampling.of((256, 256)).sum()) == 64
-
-
-def test_without_shipped_denoisers_there_are_none(monkeypatch):
-    monkeypatch.setattr(demo, "available", lambda: {("relu", 15): "relu-15"})
-    assert demo.compared() == {}

@@ -29,28 +29,15 @@ def demo(
     threads: Threads = 0,
 ) -> None:
     """Reconstruct an MRI and a CT scan, simulated from images that need no download; print a table, write a report."""
-    from lipspline.reconstruct.demo import compare, compared, demo_scans
+    from lipspline.reconstruct.demo import compare, demo_scans
 
     start(seed, threads)
     keep_memory()
-    activations = compared()
-    if not activations:
-        _fit(folder, json)
-        return
     with _bars() as watch:
-        found = [compare(title, scan, activations, watch) for title, scan in demo_scans().items()]
+        found = [compare(title, scan, watch) for title, scan in demo_scans().items()]
     path = _write_report(folder / "report.html", found)
     document = {"comparisons": [comparison.document() for comparison in found], "report": str(path)}
     show(document, f"{_table(found)}\n\nThe report: {path}", json)
-
-
-def _fit(folder: Path, json: bool) -> None:
-    """What there is to show while no denoiser ships: a small network trained on the spot."""
-    from lipspline.experiments.demo import run_demo
-
-    err.print("No denoiser ships with this version yet, so the demo fits a function of one variable instead.")
-    result = run_demo(folder, lambda message: err.print(message))
-    show(result.document(), str(result), json)
 
 
 def _write_report(path: Path, found: "Sequence[Comparison]") -> Path:

@@ -23,7 +23,7 @@ enum kind { ROWS, COLUMNS, DIRECT };
 
 /* Channels of a row item: as many as make a run, keep their sums in the cache, and leave enough items. */
 static int64_t row_width(const job_t *job) {
-    const int64_t sums = CACHE / LANES / 8 / job->regions, share = job->groups * job->channels / PIECES;
+    const int64_t sums = CACHE / lanes_of(job) / 8 / job->regions, share = job->groups * job->channels / PIECES;
     const int64_t most = larger(1, smaller(RUN / job->inner, smaller(sums, share)));
     const int64_t bands = (job->channels + most - 1) / most;
     return (job->channels + bands - 1) / bands; /* all bands alike */
@@ -85,7 +85,7 @@ int lipspline_piecewise_affine_backward(int bits, const void *g, const void *x, 
     switch (kind) {
     case ROWS:
         failed = lipspline_share(loops->row_backward, &job, items,
-                                 (size_t)job.width * (totals + LANES * sums), threads);
+                                 (size_t)job.width * (totals + (size_t)lanes_of(&job) * sums), threads);
         break;
     case COLUMNS:
         failed = lipspline_share(loops->columns_backward, &job, items, (size_t)job.width * (totals + sums), threads);

@@ -10,6 +10,7 @@
 #define BLOCK 128  /* elements between the two passes of an inner loop over a row */
 #define SPAN 256   /* the same for columns; no column item is wider */
 #define LANES 4    /* sums a region owns in a row item; a power of two */
+#define MANY 128   /* with more regions than this, one: neighbours rarely meet, and four times the sums leave the cache */
 #define AHEAD 256  /* elements of a row are asked for so many elements early */
 #define FLUSH 8192 /* about so many elements of a row are summed in the type of the input before the sums become doubles */
 
@@ -55,6 +56,7 @@ int lipspline_piecewise_affine_backward(int bits, const void *g, const void *x, 
                                         int64_t regions, void *gx, void *gb, void *gs, int threads);
 
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int lanes_of(const job_t *job) { return job->regions > MANY ? 1 : LANES; }
 static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 #endif

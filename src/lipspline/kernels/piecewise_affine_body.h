@@ -100,13 +100,13 @@ TARGET static inline __attribute__((always_inline)) void NAME(apply_backward)(
 #undef SLOPE
 }
 
-LOOP TARGET static void NAME(apply_backward_row)(const REAL *g, const REAL *x, const uint32_t *at, int n, const REAL *s,
-                                                 NAME(pair) *sums, REAL *gx) {
+LOOP TARGET static void NAME(apply_backward_lanes)(const REAL *g, const REAL *x, const uint32_t *at, int n,
+                                                   const REAL *s, NAME(pair) *sums, REAL *gx) {
     NAME(apply_backward)(g, x, at, n, s, sums, gx, LANES);
 }
 
-LOOP TARGET static void NAME(apply_backward_columns)(const REAL *g, const REAL *x, const uint32_t *at, int n,
-                                                     const REAL *s, NAME(pair) *sums, REAL *gx) {
+LOOP TARGET static void NAME(apply_backward_single)(const REAL *g, const REAL *x, const uint32_t *at, int n,
+                                                    const REAL *s, NAME(pair) *sums, REAL *gx) {
     NAME(apply_backward)(g, x, at, n, s, sums, gx, 1);
 }
 
@@ -207,11 +207,12 @@ TARGET static void NAME(row_backward)(const void *data, int64_t item, void *scra
     const int64_t patience = larger(FLUSH, 64 * R); /* so that flushing stays cheap beside summing */
     const REAL *scale = (const REAL *)job->scale + band.row, *s = (const REAL *)job->s + band.row * R;
     const REAL offset = (REAL)job->offset, zero = (REAL)job->zero, last = (REAL)(R - 1);
+    const int lanes = lanes_of(job);
     double *totals = scratch;
     NAME(pair) *sums = (NAME(pair) *)(totals + 2 * entries);
     uint32_t at[BLOCK];
     int64_t pending = 0;
-    memset(totals, 0, (size_t)entries * (2 * sizeof *totals + LANES * sizeof *sums));
+    memset(totals, 0, (size_t)entries * (2 * sizeof *totals + (size_t)lanes * sizeof *sums));
     for (int64_t e = total * band.chunk / job->chunks; e < end;) {
         const int64_t length = smaller(smaller(inner - e % inner, end - e), patience - pending);
         for (int64_t c = 0; c < band.channels; c++) {
@@ -223,18 +224,19 @@ TARGET static void NAME(row_backward)(const void *data, int64_t item, void *scra
                 NAME(prefetch)(g + k + AHEAD, n);
                 NAME(prefetch)(x + k + AHEAD, n);
                 NAME(prefetch_to_write)(gx + k + AHEAD, n);
-                NAME(locate_row)(x + k, n, scale[c], offset, zero, last, LANES, at);
-                NAME(apply_backward_row)(g + k, x + k, at, n, s + c * R, sums + c * R * LANES, gx + k);
+                NAME(locate_row)(x + k, n, scale[c], offset, zero, last, (uint32_t)lanes, at);
+                (lanes == 1 ? NAME(apply_backward_single) : NAME(apply_backward_lanes))(
+                    g + k, x + k, at, n, s + c * R, sums + c * R * lanes, gx + k);
             }
         }
         e += length;
         pending += length;
         if (pending == patience) {
-            NAME(flush)(sums, entries, LANES, totals);
+            NAME(flush)(sums, entries, lanes, totals);
             pending = 0;
         }
     }
-    NAME(flush)(sums, entries, LANES, totals);
+    NAME(flush)(sums, entries, lanes, totals);
     NAME(deliver)(job, band.chunk, band.row * R, entries, totals);
 }
 
@@ -293,7 +295,7 @@ TARGET static void NAME(columns_backward)(const void *data, int64_t item, void *
         for (int j = 0; j < m; j++)
             NAME(locate_columns)(x + j * stride, n, scale, offset, zero, last, first, at + j * n);
         for (int j = 0; j < m; j++)
-            NAME(apply_backward_columns)(g + j * stride, x + j * stride, at + j * n, n, s, sums, gx + j * stride);
+            NAME(apply_backward_single)(g + j * stride, x + j * stride, at + j * n, n, s, sums, gx + j * stride);
         pending += m;
         if (pending >= patience) {
             NAME(flush)(sums, entries, 1, totals);

@@ -1,6 +1,6 @@
 """The embedded default: two scans of images that need no download, each solved with every denoiser [sec:exp_pnp]."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, sqrt
@@ -8,7 +8,6 @@ from typing import Any
 
 from lipspline.data.builtin import head, shepp_logan
 from lipspline.data.volume import Volume
-from lipspline.models.zoo import available
 from lipspline.pnp import Evidence, Progress, stability
 from lipspline.reconstruct.ct import SimulatedCT
 from lipspline.reconstruct.mri import SimulatedMRI, Undersampling
@@ -16,7 +15,8 @@ from lipspline.reconstruct.problem import Problem, Scan
 from lipspline.reconstruct.solved import Iteration, Solved, solve_problem
 from lipspline.reconstruct.strength import Strength, choose
 
-LABELS = {"relu": "ReLU", "lls": "LLS"}
+COMPARED = {"relu": "ReLU", "lls": "LLS"}
+"""The shipped activations that are compared, the best one last, with their names in print."""
 ITERATION = Iteration(tol=1e-4, max_steps=200)
 PERTURBATIONS = 1
 """How often the data are disturbed to see that the bound holds; every time costs some steps more."""
@@ -60,12 +60,6 @@ class Comparison:
         }
 
 
-def compared() -> dict[str, str]:
-    """The shipped activations that are compared, with their names in print; none if no LLS denoiser ships."""
-    shipped = {activation for activation, _ in available()}
-    return {key: name for key, name in LABELS.items() if key in shipped} if "lls" in shipped else {}
-
-
 def demo_scans(size: int = 256) -> dict[str, Scan]:
     """MRI of a head at a quarter of k-space, and CT of a phantom from few angles; images of up to `size` pixels."""
     step = max(1, 256 // size)
@@ -78,10 +72,10 @@ def demo_scans(size: int = 256) -> dict[str, Scan]:
     }
 
 
-def compare(title: str, scan: Scan, activations: Mapping[str, str], watch: Watch) -> Comparison:
+def compare(title: str, scan: Scan, watch: Watch) -> Comparison:
     """Solve the first slice of a scan with each denoiser, and disturb the data for the last one [eq:EstForward]."""
     problem = scan.problem(0)
-    strengths = {name: choose(activation, "auto", "auto", problem) for activation, name in activations.items()}
+    strengths = {name: choose(activation, "auto", "auto", problem) for activation, name in COMPARED.items()}
     solved = []
     for name, strength in strengths.items():
         work = f"{scan.modality}, {name}"

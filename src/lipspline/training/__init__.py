@@ -4,6 +4,7 @@ from lipspline.training.log import JsonLines, Observer, Record, TensorBoard
 from lipspline.training.loop import Diverged, Fit, Plan, Task, fit
 from lipspline.training.optim import Player, param_groups
 from lipspline.training.schedules import SCHEDULES
+from lipspline.training.slopes import learn_coefficients, learn_slopes
 
 __all__ = [
     "SCHEDULES",
@@ -17,5 +18,7 @@ __all__ = [
     "Task",
     "TensorBoard",
     "fit",
+    "learn_coefficients",
+    "learn_slopes",
     "param_groups",
 ]

@@ -25,7 +25,10 @@ Item = TypeVar("Item")
 
 @contextmanager
 def session() -> Iterator[None]:
-    """Join the process group that torchrun announces in the environment (NCCL on GPUs, gloo else), and leave it."""
+    """Join the process group that torchrun announces in the environment, and leave it.
+
+    Tensors on GPUs travel by NCCL, others by gloo.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield
         return
@@ -34,7 +37,7 @@ def session() -> Iterator[None]:
     # torchrun keeps one store over restarts: without a prefix a new group finds the addresses of dead processes
     store, number, count = next(rendezvous("env://"))
     attempt = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"  # for tensors on either
     dist.init_process_group(backend, store=attempt, rank=number, world_size=count)
     try:
         yield

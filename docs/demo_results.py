@@ -1,0 +1,44 @@
+"""Run the demo and keep what it found: results/demo.json for the README's table, docs/images/demo.png for its picture."""
+
+import json
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+
+from lipspline._memory import keep_memory
+from lipspline.reconstruct.demo import Comparison, compare, demo_scans
+
+ROOT = Path(__file__).resolve().parent.parent
+DIRECT = {"MRI": "zero-filled", "CT": "filtered backprojection"}
+
+
+def draw(found: list[Comparison], path: Path) -> None:
+    """A row for each scan: the image, its direct reconstruction, and the best solution."""
+    figure, rows = plt.subplots(len(found), 3, figsize=(9, 3.25 * len(found)), layout="constrained")
+    for axes, comparison in zip(rows, found, strict=True):
+        problem, best = comparison.problem, comparison.solved[-1].solution.value
+        assert problem.truth is not None
+        pictures = {
+            "the image": problem.truth,
+            f"{DIRECT[comparison.scan.modality]}, {problem.quality(problem.direct)['psnr']:.1f} dB": problem.image(problem.direct),
+            f"plug-and-play, {problem.quality(best)['psnr']:.1f} dB": problem.image(best),
+        }
+        for axis, (title, picture) in zip(axes, pictures.items(), strict=True):
+            axis.imshow(picture.abs(), cmap="gray", vmin=0, vmax=float(problem.truth.max()), interpolation="none")
+            axis.set_title(title, fontsize=11)
+            axis.axis("off")
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    keep_memory()
+    found = [compare(title, scan, lambda *_: None) for title, scan in demo_scans().items()]
+    document = {"comparisons": [comparison.document() for comparison in found]}
+    for comparison in document["comparisons"]:
+        for method in comparison["methods"]:
+            del method["seconds"]  # of this machine at that moment
+    (ROOT / "results" / "demo.json").write_text(json.dumps(document, indent=1) + "\n")
+    draw(found, ROOT / "docs" / "images" / "demo.png")

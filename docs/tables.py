@@ -1,0 +1,92 @@
+"""Fill the tables of the README and of docs/benchmarks.md from results/.
+
+Costs are in results/bench.json, which `lipspline bench --json` wrote: the README shows what most readers ask for,
+docs/benchmarks.md everything. What the demo found is in results/demo.json, by docs/demo_results.py. `--check` fails if
+they show other numbers.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
+RESULTS = ROOT / "results"
+
+SPLINE = "LinearSpline, 51 coefficients"
+HEADLINES = [
+    ("Activations in a network", SPLINE, "learned spline, 51 coefficients"),
+    ("Activations in a network", "spline, textbook", "the same by the textbook"),
+    ("Activations in a network", "LipschitzPReLU", "PReLU"),
+    ("Activations in a network", "GroupSort(2)", "GroupSort"),
+    ("Activations in a network", "Householder", "Householder"),
+    ("3x3 convolution, training step", "conv2d, orthogonal", "orthogonal 3x3 convolution, training step"),
+    ("3x3 convolution, eval", "conv2d, orthogonal", "... evaluated"),
+    ("Training step of the denoiser", "denoiser, LLS", "training step of the whole denoiser"),
+    ("Training step of the denoiser", "denoiser, textbook", "the same by the textbook"),
+    ("Orthonormal weight 1024x1024", "default", "orthonormal 1024x1024 weight, forward + backward"),
+]
+"""How a title begins, the name under it, and how the README says it."""
+
+
+def machine(bench: dict) -> str:
+    """What was measured on."""
+    return f"{bench['threads']} threads, kernels: {bench['kernels']}"
+
+
+def headlines(bench: dict) -> str:
+    """The table of the README."""
+    lines = [
+        f"Ratios of medians, interleaved, by `lipspline bench --json` ({machine(bench)}).",
+        "Activations as layers in a network, forward + backward on (16, 64, 40, 40). [All of it](docs/benchmarks.md).",
+        "",
+        "| | times | |",
+        "|---|---|---|",
+    ]
+    for title, name, label in HEADLINES:
+        (result,) = (r for r in bench["results"] if r["title"].startswith(title))
+        lines.append(f"| {label} | **{result['values'][name]:.2f}** | {result['unit']} |")
+    return "\n".join(lines) + "\n"
+
+
+def everything(bench: dict) -> str:
+    """All suites, a table each."""
+    lines = [f"Measured with {machine(bench)}.", ""]
+    for result in bench["results"]:
+        lines += [f"### {result['title']}", "", f"| | in units of {result['unit']} |", "|---|---|"]
+        lines += [f"| {name} | {value:.2f} |" for name, value in result["values"].items() if name != result["unit"]]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def found(demo: dict) -> str:
+    """What the demo found, a line each."""
+    lines = ["| | direct | plug-and-play, ReLU | plug-and-play, LLS | proven |", "|---|---|---|---|---|"]
+    for comparison in demo["comparisons"]:
+        psnr = [comparison["direct"]["psnr"], *(method["psnr"] for method in comparison["methods"])]
+        proven = all(method["guaranteed"] and method["converged"] for method in comparison["methods"])
+        cells = [f"{value:.2f} dB" for value in psnr] + ["convergence and stability" if proven else "nothing"]
+        lines.append(f"| {comparison['title']} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def filled() -> dict[Path, str]:
+    """Both files with the committed numbers."""
+    bench, demo = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("bench", "demo"))
+    readme = _fill(README.read_text(), "benchmark", headlines(bench))
+    return {README: _fill(readme, "demo", found(demo)), PAGE: _fill(PAGE.read_text(), "benchmark", everything(bench))}
+
+
+def _fill(page: str, mark: str, text: str) -> str:
+    between = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- /{mark} -->)", re.DOTALL)
+    assert between.search(page), f"there is no place for {mark}"
+    return between.sub(lambda match: match[1] + text + match[2], page)
+
+
+if __name__ == "__main__":
+    pages = filled()
+    if "--check" in sys.argv and any(path.read_text() != text for path, text in pages.items()):
+        sys.exit("The tables do not show what is in results/: run `python docs/tables.py`.")
+    for path, text in pages.items():
+        path.write_text(text)
