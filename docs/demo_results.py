@@ -1,4 +1,4 @@
-"""Run the demo and keep what it found: results/demo.json for the README's table, docs/images/demo.png for its picture."""
+"""Run the demo and keep what it found: results/demo.json for the README's table, docs/images/demo.png as its picture."""
 
 import json
 from pathlib import Path
@@ -19,10 +19,11 @@ def draw(found: list[Comparison], path: Path) -> None:
     for axes, comparison in zip(rows, found, strict=True):
         problem, best = comparison.problem, comparison.solved[-1].solution.value
         assert problem.truth is not None
+        name, score = DIRECT[comparison.scan.modality], {x: problem.quality(x)["psnr"] for x in (problem.direct, best)}
         pictures = {
             "the image": problem.truth,
-            f"{DIRECT[comparison.scan.modality]}, {problem.quality(problem.direct)['psnr']:.1f} dB": problem.image(problem.direct),
-            f"plug-and-play, {problem.quality(best)['psnr']:.1f} dB": problem.image(best),
+            f"{name}, {score[problem.direct]:.1f} dB": problem.image(problem.direct),
+            f"plug-and-play, {score[best]:.1f} dB": problem.image(best),
         }
         for axis, (title, picture) in zip(axes, pictures.items(), strict=True):
             axis.imshow(picture.abs(), cmap="gray", vmin=0, vmax=float(problem.truth.max()), interpolation="none")

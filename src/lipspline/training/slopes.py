@@ -57,7 +57,8 @@ def slope_parameters(model: nn.Module) -> Iterator[tuple[LinearSpline, nn.Parame
     """Every spline that learns slopes, with its means and its slopes."""
     for module in model.modules():
         if isinstance(module, LinearSpline) and _learns_slopes(module):
-            yield module, *module.parametrizations["coefficients"].parameters()
+            mean, slopes = module.get_submodule("parametrizations.coefficients").parameters()
+            yield module, mean, slopes
 
 
 @torch.no_grad()
