@@ -1,4 +1,4 @@
-"""Run the demo and keep what it found: results/demo.json for the README's table, docs/images/demo.png as its picture."""
+"""Run the demo and keep what it found: results/demo.json for the table of the README, docs/images/demo.png for it."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,9 @@ import torch
 
 from lipspline._memory import keep_memory
 from lipspline.reconstruct.demo import Comparison, compare, demo_scans
+from lipspline.report.solved import DIRECT
 
 ROOT = Path(__file__).resolve().parent.parent
-DIRECT = {"MRI": "zero-filled", "CT": "filtered backprojection"}
 
 
 def draw(found: list[Comparison], path: Path) -> None:

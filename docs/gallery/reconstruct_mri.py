@@ -25,8 +25,8 @@ y = y + 0.01 * torch.randn_like(y)  # where nothing was measured the adjoint ign
 print(H, "with ‖H‖ between", *H.norm_bounds())
 
 # %%
-# The prior is a denoiser that is proved to be 1-Lipschitz. This one ships with the package, and was proved again when it
-# was read.
+# The prior is a denoiser that is proved to be 1-Lipschitz. This one ships with the package; it was proved again when
+# it was read.
 
 denoiser = ls.models.zoo("lls", noise=8)
 print(denoiser.certificate)
