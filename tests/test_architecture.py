@@ -22,6 +22,7 @@ LABELS = set((TESTS / "paper_labels.txt").read_text().split())
 LEVELS = {
     "_checks": -1,
     "_files": -1,
+    "_memory": -1,
     "kernels": 0,
     "functional": 1,
     "nn": 2,

@@ -41,7 +41,7 @@ def report(scores: dict[str, list[float]], goal: float = 3.0, **options):
     sources = {**networks, "hh": Source(activation="hh")}
     comparison = Comparison(IMAGES, test, "main", SEARCH, FINAL, sources)
     expect = Expectation({"main": PUBLISHED, "goals": {"lls": {"easy": (goal,)}}})
-    return gains.report(comparison, jobs, outcomes, expect, "direct")
+    return gains.assess(comparison, jobs, outcomes, expect, "direct")
 
 
 GOOD = {"direct": [20.0, 30.0], "relu": [22.0, 31.0], "av": [23.0, 31.5], "lls": [24.0, 33.0]}

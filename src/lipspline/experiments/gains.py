@@ -95,13 +95,16 @@ def jobs(settings: Settings, modality: Modality) -> list[Job]:
 
 
 def report(settings: Settings, outcomes: Mapping[str, Outcome], expect: Expectation, modality: Modality) -> Report:
-    """Scores and gains for each test set beside the paper's, what was tuned, and the reconstructions side by side.
+    """What was found, with gains over the first direct reconstruction of the modality."""
+    baseline = next(iter(modality.baselines))
+    return assess(settings.comparison, jobs(settings, modality), outcomes, expect, baseline)
 
-    Gains are over the first direct reconstruction of the modality.
-    """
-    comparison = settings.comparison
-    baseline, main = next(iter(modality.baselines)), next(iter(comparison.test))
-    found = Found(jobs(settings, modality), outcomes, baseline, main)
+
+def assess(
+    comparison: Comparison, jobs: Sequence[Job], outcomes: Mapping[str, Outcome], expect: Expectation, baseline: str
+) -> Report:
+    """Scores and gains for each test set beside the paper's, what was tuned, and the reconstructions side by side."""
+    found = Found(jobs, outcomes, baseline, next(iter(comparison.test)))
     tables = []
     for group in comparison.test:
         published = expect.tables.get(group, {})
