@@ -32,6 +32,12 @@ def first(window, selector):
     return window.find_element(By.CSS_SELECTOR, f"#case-0 {selector}")
 
 
+def press(window, button):
+    """Click, once the page has stopped: it scrolls smoothly, and a moving button is missed."""
+    window.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", button)
+    button.click()
+
+
 def style(window, selector, name):
     return window.execute_script(
         "return getComputedStyle(document.querySelector(arguments[0])).getPropertyValue(arguments[1])", selector, name
@@ -87,7 +93,7 @@ def test_all_images_of_a_case_are_enlarged_and_moved_together(window):
     assert float(style(window, "#case-0 .gallery figure.error img", "--x")) == 10
     assert float(style(window, "#case-0 .stage .right img", "--zoom")) == 4
     assert style(window, "#case-1 .stage .right img", "--zoom") == "1"
-    first(window, "[name=restart]").click()
+    press(window, first(window, "[name=restart]"))
     assert float(style(window, "#case-0 .stage .right img", "--zoom")) == 1
 
 
