@@ -5,12 +5,16 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
+from matplotlib.axes import Axes
+from torch import Tensor
 
 from lipspline._memory import keep_memory
 from lipspline.reconstruct.demo import Comparison, compare, demo_scans
+from lipspline.reconstruct.problem import Problem
 from lipspline.report.solved import DIRECT
 
 ROOT = Path(__file__).resolve().parent.parent
+BEST = "Plug-and-play"
 
 
 def draw(found: list[Comparison], path: Path) -> None:
@@ -18,19 +22,17 @@ def draw(found: list[Comparison], path: Path) -> None:
     figure, rows = plt.subplots(len(found), 3, figsize=(9, 3.25 * len(found)), layout="constrained")
     for axes, comparison in zip(rows, found, strict=True):
         problem, best = comparison.problem, comparison.solved[-1].solution.value
-        assert problem.truth is not None
-        name, score = DIRECT[comparison.scan.modality], {x: problem.quality(x)["psnr"] for x in (problem.direct, best)}
-        pictures = {
-            "the image": problem.truth,
-            f"{name}, {score[problem.direct]:.1f} dB": problem.image(problem.direct),
-            f"plug-and-play, {score[best]:.1f} dB": problem.image(best),
-        }
-        for axis, (title, picture) in zip(axes, pictures.items(), strict=True):
-            axis.imshow(picture.abs(), cmap="gray", vmin=0, vmax=float(problem.truth.max()), interpolation="none")
-            axis.set_title(title, fontsize=11)
-            axis.axis("off")
+        _show(axes[0], "The image", problem.truth, problem)
+        for axis, name, x in ((axes[1], DIRECT[comparison.scan.modality], problem.direct), (axes[2], BEST, best)):
+            _show(axis, f"{name}, {problem.quality(x)['psnr']:.1f} dB", problem.image(x), problem)
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, dpi=110)
+
+
+def _show(axis: Axes, title: str, picture: Tensor, problem: Problem) -> None:
+    axis.imshow(picture.abs(), cmap="gray", vmin=0, vmax=float(problem.truth.max()), interpolation="none")
+    axis.set_title(title, fontsize=11)
+    axis.axis("off")
 
 
 if __name__ == "__main__":

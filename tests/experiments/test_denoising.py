@@ -1,6 +1,7 @@
 """Denoisers: trained, started from one another, written with their scores, and looked at [table:performance]."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,15 @@ from experiments.toy import silent
 from lipspline.certify import certify
 from lipspline.experiments import denoising, regions
 from lipspline.experiments.config import to_json
-from lipspline.experiments.denoiser_training import Start, Training, needs, start_from, trained_weights
+from lipspline.experiments.denoiser_training import PARAMETERS, Start, Training, needs, start_from, trained_weights
 from lipspline.experiments.experiment import Context, Outcome
 from lipspline.experiments.recipe import load
 from lipspline.experiments.run import Run, run_job
 from lipspline.models import denoiser, export
 from lipspline.models.rescale import Rescaled
 from lipspline.models.zoo import available, zoo
-from lipspline.nn import effective_regions
+from lipspline.nn import LinearSpline, effective_regions
+from lipspline.training.checkpoint import decode
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +72,20 @@ def test_a_trained_denoiser_says_where_it_comes_from_and_how_good_it_is(tmp_path
     assert provenance["scores"]["set12"].keys() == {"psnr", "ssim", "profile"}
     assert [step for step, _ in provenance["validation"]] == [1, 2]
     assert certify(model, steps=0).upper <= 1
+
+
+@pytest.mark.usefixtures("needs_bsd")
+@pytest.mark.parametrize("slopes", [None, 0.5])
+def test_slopes_learn_by_their_own_rate_and_coefficients_are_written(slopes, tmp_path):
+    """With a learning rate of nearly nothing for all else, only slopes can move."""
+    run = Run(load("denoiser-lls-15", "smoke"), tmp_path)
+    (job,) = run.jobs()
+    job = replace(job, training=replace(job.training, lr=1e-12, schedule="constant", slopes=slopes))
+    run_job(run, job, lambda record: None)
+    state = decode(run.folder / job.name / PARAMETERS)
+    (learned,) = (value for name, value in state.items() if name.endswith("coefficients"))
+    moved = (learned.diff(dim=-1) / LinearSpline(4).step - 1).abs().max()
+    assert moved > 0.4 if slopes else moved < 1e-3
 
 
 @pytest.mark.usefixtures("needs_bsd")

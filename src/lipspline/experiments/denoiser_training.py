@@ -188,7 +188,7 @@ def train(model: Network, job: Job, context: Context) -> Fit:
         batch=training.batch,
         lr=training.lr,
         tv2_weight=job.spec.tv2_weight,
-        slopes=training.slopes or SLOPES,
+        slopes=SLOPES if training.slopes is None else training.slopes,
         seed=context.seed,
     )
     plan = training.plan(job.steps)

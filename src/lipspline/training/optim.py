@@ -89,7 +89,8 @@ class Player:
         """Adam over the groups of `param_groups`; each remembers its own rate as `initial_lr`."""
         groups = [group | {"initial_lr": group["lr"]} for group in self.groups()]
         optimizer = torch.optim.Adam(groups, lr=self.lr, betas=self.betas, fused=True)
-        optimizer.register_step_post_hook(lambda *_: clip_slopes(self.module))
+        if any(slope_parameters(self.module)):
+            optimizer.register_step_post_hook(lambda *_: clip_slopes(self.module))
         return optimizer
 
     def groups(self) -> list[dict[str, Any]]:
