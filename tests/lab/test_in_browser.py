@@ -9,6 +9,15 @@ By = pytest.importorskip("selenium.webdriver.common.by").By
 WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
 
 
+LATE_PREVIEWS = """
+const now = window.fetch;
+window.fetch = async (path, options) => {
+  if (path === "/preview") await new Promise((go) => setTimeout(go, 3000));
+  return now(path, options);
+};
+"""
+
+
 @pytest.fixture
 def window(browser, lab):
     """The lab, freshly opened, its preview shown; at the end it must not have complained."""
@@ -98,6 +107,20 @@ def test_a_page_that_is_opened_again_finds_the_running_job(window, slow):
     wait(window, lambda _: text(window, "status").startswith("Step "))
     named(window, "cancel").click()
     wait(window, lambda _: text(window, "status") == "Cancelled.")
+
+
+def test_what_became_of_a_reconstruction_is_said_until_something_is_changed(window, slow):
+    """A preview that is still under way when the job ends must not wipe it away."""
+    window.execute_script(LATE_PREVIEWS)
+    set_value(window, named(window, "noise-mri"), 0.02)
+    run(window)
+    wait(window, lambda _: text(window, "status").startswith("Step "))
+    named(window, "cancel").click()
+    wait(window, lambda _: text(window, "status") == "Cancelled.")
+    wait(window, lambda _: "noise 0.02 " in text(window, "summary"))
+    assert text(window, "status") == "Cancelled."
+    set_value(window, named(window, "noise-mri"), 0.01)
+    wait(window, lambda _: text(window, "status") == "")
 
 
 def test_a_file_is_opened(window, tmp_path):

@@ -11,6 +11,9 @@
     status.textContent = text;
     status.classList.toggle("error", error);
   }
+  function clear() {
+    if (running === null) say("");
+  }
   async function ask(path, options = {}) {
     const response = await fetch(path, options);
     const answer = await response.json();
@@ -70,7 +73,6 @@
       at("direct-psnr").textContent = decibel(answer.quality);
       at("summary").textContent = answer.summary;
       at("promise").innerHTML = answer.promise;
-      if (running === null) say("");
       const unsuited = ["strength", "beta"].find(
         (name) => !chosen.has(name) && Number(form.elements[name].value) !== answer.suited[name]);
       if (unsuited) {
@@ -129,11 +131,14 @@
     say(`Reading ${file.name} …`);
     const answer = await ask(`/images?name=${encodeURIComponent(file.name)}`, { method: "POST", body: file });
     await fill(answer.image);
+    clear();
     preview();
   }));
   form.addEventListener("input", (event) => {
     chosen.add(event.target.name);
-    if (event.target.name !== "file") preview();
+    if (event.target.name === "file") return;
+    clear();
+    preview();
   });
   attempt(async () => {
     await fill();
