@@ -349,3 +349,14 @@ def test_the_real_files_are_reconstructed(case, run, tmp_path):
     document = json.loads((tmp_path / "out.nii.gz.json").read_text())
     assert document["guaranteed"]
     assert document["mean"]["psnr"] > 20
+
+
+@needs_data
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["knees", "brain by ESPIRiT"])
+def test_real_scans_gain_by_the_denoiser_that_ships(case, tmp_path):
+    kind, source, *extra = REAL[case]
+    output = tmp_path / "out.nii.gz"
+    assert cli.main(["reconstruct", kind, str(DATA / source), str(output), *extra]) == 0
+    document = json.loads((tmp_path / "out.nii.gz.json").read_text())
+    assert document["mean"]["psnr"] > document["mean_direct"]["psnr"] + 2

@@ -6,7 +6,7 @@ import pytest
 import torch
 from operator_cases import batch_of_maps, dense, image, plane_mask, random
 
-from lipspline.operators import MRI, MultiCoilMRI, cartesian_mask, compress_coils, simulated_maps
+from lipspline.operators import MRI, Identity, MultiCoilMRI, cartesian_mask, compress_coils, simulated_maps
 
 
 @pytest.mark.parametrize("convention", ["paper", "centred"])
@@ -103,3 +103,19 @@ def test_nonsense_is_refused():
 
 def _angles(coils):
     return [2 * math.pi * c / coils for c in range(coils)]
+
+
+def test_the_support_is_where_some_coil_sees():
+    maps = simulated_maps(3, (6, 7))
+    assert MultiCoilMRI(plane_mask(6, 7), maps).support is None
+    maps[:, 2:, 4] = 0
+    maps[:2] = 0
+    H = MultiCoilMRI(plane_mask(6, 7), maps)
+    expected = torch.ones(1, 6, 7, dtype=torch.bool)
+    expected[:, 2:, 4] = False
+    for operator in (H, 2 * H, H + H, Identity(H.output_shape) @ H):
+        assert operator.support is not None
+        assert (operator.support == expected).all()
+    everywhere = MultiCoilMRI(plane_mask(6, 7), simulated_maps(3, (6, 7)))
+    assert (H + everywhere).support is None
+    assert H.adjoint(random(1, 3, 6, 7, dtype=torch.complex128))[..., 2:, 4].abs().max() == 0

@@ -216,6 +216,45 @@ class TestBatches:
             assert torch.allclose(together.value[i], alone.value[0], atol=1e-4)
 
 
+def cropped_maps(*batch: int) -> Tensor:
+    """Maps of two coils that see nothing in a corner, another one for each image of a batch."""
+    maps = simulated_maps(2, (8, 8)).expand(*batch, 2, 8, 8).clone()
+    for k, each in enumerate(maps.view(-1, 2, 8, 8)):
+        each[:, :3, 4 * k : 4 * k + 3] = 0
+    return maps
+
+
+class Brighten(nn.Module):
+    """1-Lipschitz, and a steady drift where no data hold against it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0.01
+
+
+class TestWhereNoCoilSees:
+    @pytest.mark.parametrize("accelerate", [False, True])
+    @pytest.mark.parametrize("convention", ["paper", "centred"])
+    def test_the_image_is_zero_and_the_rest_converges(self, convention, accelerate):
+        H = MultiCoilMRI(torch.ones(8, dtype=torch.bool), cropped_maps(), convention=convention)
+        y, start = H.forward(1 + torch.rand(1, 1, 8, 8)), torch.ones(1, 1, 8, 8)
+        denoiser = declare(Brighten(), 1.0, "a translation")
+        solution = fbs(y, H, denoiser, start=start, tol=1e-6, accelerate=accelerate)
+        assert solution.converged
+        assert (solution.value[..., :3, :3] == 0).all()
+        assert (solution.value[..., 3:, 3:].abs() > 0.5).all()
+
+    def test_every_image_of_a_batch_has_its_own(self):
+        """Also when one image has finished and the other goes on."""
+        maps, mask, denoiser = cropped_maps(2), cartesian_mask(8, 2, 0.25), haar_frame(0.01, levels=1)
+        H = MultiCoilMRI(mask, maps, convention="centred")
+        y = H.forward(torch.rand(2, 1, 8, 8, dtype=torch.complex64) * torch.tensor([0.2, 1.0]).reshape(2, 1, 1, 1))
+        together = fbs(y, H, denoiser, tol=1e-5)
+        assert together.images[0].calls < together.images[1].calls
+        for i in range(2):
+            alone = fbs(y[i : i + 1], MultiCoilMRI(mask, maps[i], convention="centred"), denoiser, tol=1e-5)
+            assert torch.allclose(together.value[i], alone.value[0], atol=1e-4)
+
+
 class TestComplexImages:
     def test_the_denoiser_sees_real_and_imaginary_part(self):
         x = torch.tensor([[1.0 + 2.0j], [-3.0 - 0.05j]])

@@ -10,7 +10,7 @@ from torch import nn
 
 from lipspline.data.bsd import RandomCrops, noisy_images
 from lipspline.data.images import NamedImage
-from lipspline.nn import LinearSpline
+from lipspline.nn import LinearSpline, conv2d
 from lipspline.training import Plan, fit
 from lipspline.training.checkpoint import encode
 from lipspline.training.schedules import one_cycle
@@ -28,14 +28,17 @@ def images(count: int = 4, size: int = 64) -> list[NamedImage]:
 
 
 def model() -> nn.Module:
-    """A network with every kind of state: splines, running statistics, and dropout that draws from torch's stream."""
+    """A network with every kind of state.
+
+    Splines, running statistics, dropout that draws from torch's stream, and an orthogonal kernel, to be rotated.
+    """
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1),
         LinearSpline(4),
         nn.BatchNorm2d(4),
         nn.Dropout(0.1),
-        nn.Conv2d(4, 1, 3, padding=1),
+        conv2d(4, 1, 3),
     )
 
 
@@ -44,7 +47,8 @@ def task(network: nn.Module, batch: int = 4, lr: float = 1e-2, wrap=lambda patch
     crops = wrap(RandomCrops(images(), size=16))
     dtype = next(network.parameters()).dtype
     validation = [replace(image, noisy=image.noisy.to(dtype)) for image in noisy_images(images(2), noise=0.1)]
-    return denoising(network, crops, validation, noise=0.1, batch=batch, lr=lr, tv2_weight=1e-5)
+    rates = {"lr": lr, "rotations": 0.02}
+    return denoising(network, crops, validation, noise=0.1, batch=batch, tv2_weight=1e-5, **rates)
 
 
 def plan(steps: int) -> Plan:

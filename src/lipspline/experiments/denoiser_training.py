@@ -102,6 +102,7 @@ class Training:
         average: decay of the moving average of the weights; 0 for none.
         validate_every: steps between two looks at the validation images.
         slopes: learn the slopes of splines, with this learning rate, instead of their coefficients.
+        rotations: turn orthonormal matrices by at most this angle in a step, instead of moving their entries.
     """
 
     steps: int
@@ -113,6 +114,7 @@ class Training:
     average: float
     validate_every: int
     slopes: float | None = None
+    rotations: float | None = None
 
     def plan(self, steps: int) -> Plan:
         """What the training loop is told."""
@@ -189,6 +191,7 @@ def train(model: Network, job: Job, context: Context) -> Fit:
         lr=training.lr,
         tv2_weight=job.spec.tv2_weight,
         slopes=SLOPES if training.slopes is None else training.slopes,
+        rotations=training.rotations,
         seed=context.seed,
     )
     plan = training.plan(job.steps)

@@ -39,6 +39,14 @@ class LinearOperator(ABC):
     def smallest_singular_value(self) -> float | None:
         """A proven positive lower bound on the smallest singular value [eq:H_invert]; None if none is known."""
 
+    @property
+    def support(self) -> Tensor | None:
+        """Where images may differ from zero, bool `(*input_shape)` or `(B, *input_shape)`; None for everywhere.
+
+        An operator that does not see a pixel, and whose images are known to be zero there, says so here.
+        """
+        return None
+
     @final
     def forward(self, x: Tensor) -> Tensor:
         """Measure: `H x`."""
@@ -102,6 +110,12 @@ class Sum(LinearOperator):
             )
         self.domain, self.codomain, self.first, self.second = domain, codomain, first, second
 
+    @property
+    def support(self) -> Tensor | None:
+        """Where one of the two images may differ from zero."""
+        first, second = self.first.support, self.second.support
+        return None if first is None or second is None else first | second
+
     def _apply(self, x: Tensor) -> Tensor:
         return self.first.forward(x) + self.second.forward(x)
 
@@ -131,6 +145,11 @@ class Product(LinearOperator):
         self.domain = _specify(inner.domain, outer.domain)
         self.codomain = _specify(outer.codomain, inner.codomain)
 
+    @property
+    def support(self) -> Tensor | None:
+        """That of the operator which sees the image."""
+        return self.inner.support
+
     def _apply(self, x: Tensor) -> Tensor:
         return self.outer.forward(self.inner.forward(x))
 
@@ -159,6 +178,11 @@ class Scaled(LinearOperator):
             raise ValueError(f"An operator is scaled by a finite real number, but got {factor!r}.")
         self.factor, self.operator = float(factor), operator
         self.domain, self.codomain = operator.domain, operator.codomain
+
+    @property
+    def support(self) -> Tensor | None:
+        """That of the operator which is scaled."""
+        return self.operator.support
 
     def _apply(self, x: Tensor) -> Tensor:
         return self.factor * self.operator.forward(x)

@@ -22,7 +22,8 @@ class MultiCoilMRI(LinearOperator):
         maps: complex `(C, H, W)`, or `(B, C, H, W)` for a batch of B images with maps of their own.
         convention: as for `MRI`.
 
-    `x` is `(B, 1, H, W)`; `y` is complex `(B, C, H, W)`. Where nothing was measured the adjoint ignores `y`.
+    `x` is `(B, 1, H, W)`; `y` is complex `(B, C, H, W)`. Where nothing was measured the adjoint ignores `y`. Where
+    all maps are zero, as `espirit` makes them where there is no signal, so is the image: its `support` is the rest.
 
     Example:
         >>> import torch
@@ -43,6 +44,13 @@ class MultiCoilMRI(LinearOperator):
         batch = maps.shape[0] if maps.ndim == 4 else None
         self.domain = Space((1, *plane), self._fourier.images, batch)
         self.codomain = Space(tuple(maps.shape[-3:]), "complex", batch)
+        seen = (self.maps != 0).any(dim=-3, keepdim=True)
+        self._support = None if seen.all() else seen
+
+    @property
+    def support(self) -> Tensor | None:
+        """Where some coil sees the image; None if there is one for every pixel."""
+        return self._support
 
     def _apply(self, x: Tensor) -> Tensor:
         return self._fourier.fft(self.maps.to(x.dtype.to_complex()) * x) * self._kept

@@ -88,6 +88,9 @@ def fbs(
     α in (0, 2/‖H‖²) with a proven bound on ‖H‖, an adjoint that is one. Each image of the batch is a problem of its
     own and stops on its own. A real denoiser is applied to real and imaginary part of complex images.
 
+    Images are zero outside `H.support`, where data cannot hold the denoiser back: D is followed by P, which sets pixels
+    to zero there. All iterates lie in the range of P, and on it P D is 1-Lipschitz if D is: the theorem is about P D.
+
     An image is stopped, with `converged` False, a `reason` and the last finite iterate, if the denoiser returns NaN, if
     the iteration diverges (possible only without guarantee), or if it does what the certificate excludes.
 
@@ -191,7 +194,10 @@ def certified_bound(denoiser: Denoiser, guarantee: bool = True) -> float | None:
 
 
 def averaged_map(y: Tensor, H: LinearOperator, denoiser: Denoiser, setting: Setting) -> FixedPointMap:
-    """The map `T(x, rows)` whose fixed points are the reconstructions [eq:pnp_fbs]; differentiable in x and y."""
+    """The map `T(x, rows)` whose fixed points are the reconstructions [eq:pnp_fbs]; differentiable in x and y.
+
+    It maps images that are zero outside `H.support` to such images.
+    """
 
     def gradient(x: Tensor, rows: Tensor) -> Tensor:
         if H.domain.batch is None or len(rows) == len(y):
@@ -202,9 +208,24 @@ def averaged_map(y: Tensor, H: LinearOperator, denoiser: Denoiser, setting: Sett
 
     def mapped(x: Tensor, rows: Tensor) -> Tensor:
         z = x - setting.step * gradient(x, rows)
-        return setting.contraction * (z + setting.beta * (denoise(denoiser, z) - z))
+        denoised = supported(denoise(denoiser, z), H, rows)
+        return setting.contraction * (z + setting.beta * (denoised - z))
 
     return mapped
+
+
+def supported(x: Tensor, H: LinearOperator, rows: Tensor | None = None) -> Tensor:
+    """The orthogonal projection onto the images that are zero outside `H.support`.
+
+    Args:
+        rows: which images of the batch of `H` these are.
+    """
+    support = H.support
+    if support is None:
+        return x
+    if rows is not None and support.ndim == x.ndim:
+        support = support[rows]
+    return torch.where(support, x, 0)
 
 
 def denoise(denoiser: Denoiser, x: Tensor) -> Tensor:
@@ -247,7 +268,7 @@ def _first_iterate(y: Tensor, H: LinearOperator, step: float, start: Tensor | No
     H.domain.check("pnp.fbs(start=...)", start)
     if start.shape != back.shape:
         raise ValueError(f"start has shape {tuple(start.shape)}, but the data belong to images {tuple(back.shape)}.")
-    return _checks.finite("start", start.to(back))
+    return supported(_checks.finite("start", start.to(back)), H)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
-"""Adam with the paper's three learning rates."""
+"""Adam with the paper's three learning rates, and two of our own: of slopes, and of rotations."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 
 from lipspline import _checks
 from lipspline.nn import LinearSpline
+from lipspline.training.rotations import Rotating, orthonormal_parameters, orthonormalize_
 from lipspline.training.slopes import clip_slopes, slope_parameters
 
 SCALES, COEFFICIENTS = 4, 40
@@ -24,6 +24,7 @@ def param_groups(
     scales: float = SCALES,
     coefficients: float = COEFFICIENTS,
     slopes: float = SLOPES,
+    rotations: float | None = None,
 ) -> list[dict[str, Any]]:
     """Parameter groups with the paper's learning rates: η for weights, η/4 for spline scales α, η/40 for splines
     [sec:EvalExp].
@@ -38,6 +39,8 @@ def param_groups(
         coefficients: what it is divided by for coefficients. The paper's 40 goes with its small η: a step of Adam moves
             a slope by up to 2η/40T, where T is the distance of the knots, which should stay far below 1.
         slopes: the learning rate of the slopes that `learn_slopes` made parameters, itself: the paper has none.
+        rotations: the angle, in radians, by which orthonormal matrices turn in a step; without it they are weights like
+            others. For the optimizer of `Player`.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 3), LinearSpline(3), nn.Linear(3, 1))
@@ -51,16 +54,19 @@ def param_groups(
         "coefficients": lr / _checks.positive("coefficients", coefficients),
         "slopes": _checks.positive("slopes", slopes),
     }
-    of_splines = _spline_parameters(model)
+    kinds = _spline_parameters(model)
+    if rotations is not None:
+        rates["rotations"] = _checks.positive("rotations", rotations)
+        kinds |= {raw: "rotations" for raw, _ in orthonormal_parameters(model)}
     groups = []
     for kind, rate in rates.items():
-        params = [p for p in model.parameters() if p.requires_grad and of_splines.get(p, "weights") == kind]
+        params = [p for p in model.parameters() if p.requires_grad and kinds.get(p, "weights") == kind]
         if params:
-            groups.append({"params": params, "lr": rate})
+            groups.append({"params": params, "lr": rate} | ({"rotates": True} if kind == "rotations" else {}))
     return groups
 
 
-def _spline_parameters(model: nn.Module) -> Mapping[Tensor, str]:
+def _spline_parameters(model: nn.Module) -> dict[Tensor, str]:
     kinds: dict[Tensor, str] = {}
     for module in model.modules():
         if isinstance(module, LinearSpline):
@@ -77,6 +83,7 @@ class Player:
     Args:
         coefficients: what `lr` is divided by for the coefficients of splines.
         slopes: the learning rate of slopes that `learn_slopes` made parameters; they are clipped after each step.
+        rotations: the angle by which orthonormal matrices turn in a step; without it Adam moves them too.
     """
 
     module: nn.Module
@@ -84,18 +91,23 @@ class Player:
     betas: tuple[float, float] = (0.9, 0.999)
     coefficients: float = COEFFICIENTS
     slopes: float = SLOPES
+    rotations: float | None = None
 
     def optimizer(self) -> torch.optim.Adam:
-        """Adam over the groups of `param_groups`; each remembers its own rate as `initial_lr`."""
+        """Adam over the groups of `param_groups`, with rotations if wanted; each has its own rate as `initial_lr`."""
         groups = [group | {"initial_lr": group["lr"]} for group in self.groups()]
-        optimizer = torch.optim.Adam(groups, lr=self.lr, betas=self.betas, fused=True)
+        if self.rotations is not None:
+            orthonormalize_(self.module)
+        kind = torch.optim.Adam if self.rotations is None else Rotating
+        optimizer = kind(groups, lr=self.lr, betas=self.betas, fused=True)
         if any(slope_parameters(self.module)):
             optimizer.register_step_post_hook(lambda *_: clip_slopes(self.module))
         return optimizer
 
     def groups(self) -> list[dict[str, Any]]:
         """The parameters with their learning rates."""
-        return param_groups(self.module, self.lr, coefficients=self.coefficients, slopes=self.slopes)
+        rates = {"coefficients": self.coefficients, "slopes": self.slopes, "rotations": self.rotations}
+        return param_groups(self.module, self.lr, **rates)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:

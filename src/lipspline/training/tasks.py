@@ -30,7 +30,7 @@ class Minimize:
         loss: the data term of each step.
         score: the metrics of the model as it is.
         tv2_weight: λ.
-        coefficients, slopes: as for `Player`.
+        coefficients, slopes, rotations: as for `Player`.
     """
 
     model: nn.Module
@@ -40,10 +40,12 @@ class Minimize:
     tv2_weight: float = 0.0
     coefficients: float = COEFFICIENTS
     slopes: float = SLOPES
+    rotations: float | None = None
 
     @property
     def players(self) -> Mapping[str, Player]:
-        return {"model": Player(self.model, self.lr, coefficients=self.coefficients, slopes=self.slopes)}
+        rates = {"coefficients": self.coefficients, "slopes": self.slopes, "rotations": self.rotations}
+        return {"model": Player(self.model, self.lr, **rates)}
 
     def updates(self, step: int) -> Iterator[tuple[str, Tensor]]:
         yield "model", regularized(self.loss(step), self.model, self.tv2_weight)
@@ -124,6 +126,7 @@ def denoising(
     tv2_weight: float = 0.0,
     coefficients: float = COEFFICIENTS,
     slopes: float = SLOPES,
+    rotations: float | None = None,
     seed: int = 0,
 ) -> Minimize:
     """Remove white noise from patches: the mean squared error to the clean ones [sec:exp_pnp].
@@ -131,7 +134,7 @@ def denoising(
     Args:
         noise: standard deviation for values in [0, 1], such as 15 / 255; drawn anew in every step.
         batch: patches a step, over all processes.
-        coefficients, slopes: as for `Player`.
+        coefficients, slopes, rotations: as for `Player`.
     """
     device = next(model.parameters()).device
     rows = distributed.rows(batch)
@@ -145,7 +148,7 @@ def denoising(
     def score() -> Mapping[str, float]:
         return mean_quality(lambda noisy: model(noisy.to(device)).cpu(), validation)
 
-    return Minimize(model, lr, loss, score, tv2_weight, coefficients, slopes)
+    return Minimize(model, lr, loss, score, tv2_weight, coefficients, slopes, rotations)
 
 
 @torch.no_grad()
