@@ -14,11 +14,8 @@ from lipspline.experiments import gains, mri
 from lipspline.experiments.mri import Scan, add_noise, draw_mask, zero_fill
 from lipspline.experiments.reconstruction import Comparison, Modality
 from lipspline.operators import MultiCoilMRI, espirit, simulated_maps
+from lipspline.operators.espirit import UNCROPPED
 from lipspline.pnp import Problem
-
-# Maps are kept wherever they are known at all: zeroing them off the anatomy, where there is faint signal and noise all
-# the same, lost 5 dB of a least-squares fit at acceleration 8, whose few calibration columns make eigenvalues small.
-CROP = 1e-3
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ def measure(subject: Tensor | Kspace, scan: CoilScan, name: str, seed: int) -> P
     mask = draw_mask(scan.sampling, subject.shape[-1], name, seed)
     maps = simulated_maps(scan.coils, (subject.shape[-2], subject.shape[-1]))
     y = add_noise(MultiCoilMRI(mask, maps).forward(subject), mask, scan.noise, name, seed)
-    return Problem(y, MultiCoilMRI(mask, espirit(y[0], crop=CROP)), subject)
+    return Problem(y, MultiCoilMRI(mask, espirit(y[0], crop=UNCROPPED)), subject)
 
 
 def undersample(kspace: Kspace, scan: CoilScan, name: str, seed: int) -> Problem:
@@ -80,7 +77,7 @@ def undersample(kspace: Kspace, scan: CoilScan, name: str, seed: int) -> Problem
 
 def _operator(mask: Tensor, y: Tensor) -> MultiCoilMRI:
     """The operator for k-space of a scanner, with maps from it."""
-    return MultiCoilMRI(mask, espirit(y[0], crop=CROP, convention="centred"), convention="centred")
+    return MultiCoilMRI(mask, espirit(y[0], crop=UNCROPPED, convention="centred"), convention="centred")
 
 
 MODALITY = Modality(read, measure, {"zero-fill": zero_fill})

@@ -8,6 +8,12 @@ from torch import Tensor
 from lipspline import _checks
 from lipspline.operators.mri import CONVENTIONS, Convention, centred_ifft
 
+UNCROPPED = 1e-3
+"""A `crop` that keeps maps wherever they are known at all, for reconstruction.
+
+Zeroing them off the anatomy, where there is faint signal and noise all the same, lost 5 dB of a least-squares fit at
+acceleration 8, whose few calibration columns make eigenvalues small.
+"""
 ROWS_AT_ONCE = 16  # bounds the memory of the local eigenvalue problems
 
 

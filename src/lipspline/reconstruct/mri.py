@@ -12,6 +12,7 @@ from lipspline.data.kspace import Kspace
 from lipspline.data.randomness import generator
 from lipspline.data.volume import Unit
 from lipspline.operators import MRI, LinearOperator, MultiCoilMRI, cartesian_mask, espirit
+from lipspline.operators.espirit import UNCROPPED
 from lipspline.operators.mri import centred_ifft, uncentred_fft
 from lipspline.reconstruct.images import OfImages, in_unit, normalized
 from lipspline.reconstruct.problem import Modality, Problem, brightness
@@ -123,7 +124,7 @@ class MeasuredMRI:
         elif self.coils == "auto" and self.kspace.maps is not None:
             maps = self.kspace.maps[i]
         else:
-            maps = espirit(y[0], convention=convention)
+            maps = espirit(y[0], crop=UNCROPPED, convention=convention)
             if not maps.any():
                 raise ValueError(
                     f"ESPIRiT finds no coil maps for slice {self.first + i}: too few low frequencies are measured, "
