@@ -3,6 +3,7 @@
 from lipspline.training.log import JsonLines, Observer, Record, TensorBoard
 from lipspline.training.loop import Diverged, Fit, Plan, Task, fit
 from lipspline.training.optim import Player, param_groups
+from lipspline.training.rotations import Rotating
 from lipspline.training.schedules import SCHEDULES
 from lipspline.training.slopes import learn_coefficients, learn_slopes
 
@@ -15,6 +16,7 @@ __all__ = [
     "Plan",
     "Player",
     "Record",
+    "Rotating",
     "Task",
     "TensorBoard",
     "fit",

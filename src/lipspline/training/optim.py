@@ -40,7 +40,7 @@ def param_groups(
             a slope by up to 2η/40T, where T is the distance of the knots, which should stay far below 1.
         slopes: the learning rate of the slopes that `learn_slopes` made parameters, itself: the paper has none.
         rotations: the angle, in radians, by which orthonormal matrices turn in a step; without it they are weights like
-            others. For the optimizer of `Player`.
+            others. For the optimizer `Rotating`; Adam would take the angle for a learning rate.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 3), LinearSpline(3), nn.Linear(3, 1))

@@ -24,13 +24,23 @@ SETTLING = (1.875, -1.25, 0.375)
 
 
 class Rotating(torch.optim.Adam):
-    """Adam, except that matrices in groups with `rotates=True` are turned by at most their learning rate, an angle.
+    """Adam, except that matrices in groups with `rotates=True` are turned by about their learning rate, an angle.
 
-    These matrices (..., m, n) must have orthonormal columns, or rows if they are wide, and keep them.
+    These matrices (..., m, n) must have orthonormal columns, or rows if they are wide, and keep them. Raw matrices of
+    orthogonal layers have them when a layer is made.
+
+    Example:
+        >>> from lipspline.nn import linear
+        >>> from lipspline.training import param_groups
+        >>> layer = linear(8, 8)
+        >>> optimizer = Rotating(param_groups(layer, lr=1e-2, rotations=0.02))
+        >>> [(group["lr"], len(group["params"])) for group in optimizer.param_groups]
+        [(0.01, 1), (0.02, 1)]
     """
 
     @torch.no_grad()
     def step(self, closure=None):
+        """Turn what is to be turned, and move the rest as Adam does."""
         for group in self.param_groups:
             if group.get("rotates", False):
                 for matrix in group["params"]:
