@@ -124,12 +124,12 @@ class MeasuredMRI:
         elif self.coils == "auto" and self.kspace.maps is not None:
             maps = self.kspace.maps[i]
         else:
-            maps = espirit(y[0], crop=UNCROPPED, convention=convention)
-            if not maps.any():
+            if not espirit(y[0], convention=convention).any():  # which keeps only maps that are well determined
                 raise ValueError(
                     f"ESPIRiT finds no coil maps for slice {self.first + i}: too few low frequencies are measured, "
                     f"or there is only noise. Give maps with --coils FILE."
                 )
+            maps = espirit(y[0], crop=UNCROPPED, convention=convention)
         return MultiCoilMRI(mask, normalized_maps(maps), convention=convention)
 
     def _truth(self, i: int, problem: Problem, everything: Tensor) -> Tensor | None:
