@@ -35,7 +35,8 @@ def shipped_table() -> str:
         model = zoo(activation, noise)
         assert model.certificate is not None
         scores = [f"{s['psnr']:.2f} / {s['ssim']:.4f}" for s in map(model.provenance["scores"].get, ("bsd68", "set12"))]
-        steps = model.provenance["trained"]["training"]["steps"]
+        stages = [model.provenance["start"], model.provenance] if "start" in model.provenance else [model.provenance]
+        steps = " + ".join(str(stage["trained"]["training"]["steps"]) for stage in stages)
         recipe, _, scale = model.provenance["run"].rpartition("-")
         cells = (*scores, f"≤ {model.certificate.upper:.9f}", steps, f"`lipspline train {recipe} --scale {scale}`")
         lines.append(f"| {activation} | {noise} | " + " | ".join(map(str, cells)) + " |")

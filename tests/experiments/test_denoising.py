@@ -60,11 +60,11 @@ def test_the_smoke_scales_train_denoisers_and_count_their_regions(smoke, tmp_pat
 
 @pytest.mark.usefixtures("needs_bsd")
 def test_a_trained_denoiser_says_where_it_comes_from_and_how_good_it_is(tmp_path):
-    run, outcome = train("denoiser-lls-15", tmp_path)
-    model = export.load(trained_weights(run.folder, "denoiser-lls-15", "lls-noise15"))
+    run, outcome = train("denoiser-lls", tmp_path)
+    model = export.load(trained_weights(run.folder, "denoiser-lls", "lls-noise15"))
     provenance = model.provenance
     assert provenance["noise"] == 15
-    assert provenance["run"] == "denoiser-lls-15-smoke"
+    assert provenance["run"] == "denoiser-lls-smoke"
     assert provenance["seed"] == 0
     assert provenance["trained"]["training"]["steps"] == 2
     assert "non-commercial" in provenance["licence"]
@@ -78,7 +78,7 @@ def test_a_trained_denoiser_says_where_it_comes_from_and_how_good_it_is(tmp_path
 @pytest.mark.parametrize("slopes", [None, 0.5])
 def test_slopes_learn_by_their_own_rate_and_coefficients_are_written(slopes, tmp_path):
     """With a learning rate of nearly nothing for all else, only slopes can move."""
-    run = Run(load("denoiser-lls-15", "smoke"), tmp_path)
+    run = Run(load("denoiser-lls", "smoke"), tmp_path)
     (job,) = run.jobs()
     job = replace(job, training=replace(job.training, lr=1e-12, schedule="constant", slopes=slopes))
     run_job(run, job, lambda record: None)
@@ -90,7 +90,7 @@ def test_slopes_learn_by_their_own_rate_and_coefficients_are_written(slopes, tmp
 
 @pytest.mark.usefixtures("needs_bsd")
 def test_training_again_with_the_same_seed_gives_the_same_curve(tmp_path):
-    curves = [train("denoiser-lls-15", tmp_path / name, seed)[1] for name, seed in (("a", 0), ("b", 0), ("c", 1))]
+    curves = [train("denoiser-lls", tmp_path / name, seed)[1] for name, seed in (("a", 0), ("b", 0), ("c", 1))]
     first, again, other = (outcome.drawing["validation"] for outcome in curves)
     assert first == again != other
 
@@ -98,18 +98,20 @@ def test_training_again_with_the_same_seed_gives_the_same_curve(tmp_path):
 @pytest.mark.usefixtures("needs_bsd")
 def test_a_training_can_start_from_another_rescaled_to_its_noise(tmp_path, monkeypatch):
     """[sec:exp_pnp]: before its first step it is the other denoiser at the new noise level."""
-    with pytest.raises(FileNotFoundError, match=r"does not exist. Make it first.*: lipspline train denoiser-lls-15"):
+    with pytest.raises(FileNotFoundError, match=r"does not exist. Make it first.*: lipspline train denoiser-lls "):
         train("denoiser-lls-10", tmp_path)
-    run, _ = train("denoiser-lls-15", tmp_path)
+    run, _ = train("denoiser-lls", tmp_path)
     job = Run(load("denoiser-lls-10", "smoke"), tmp_path).jobs()[0]
     model = job.spec.build(seed=5)
     context = Context(tmp_path / "runs/x/job", None, 0, silent, run.sibling)
     start_from(model, job.spec.start, job.noise, context)
-    trained = export.load(trained_weights(run.folder, "denoiser-lls-15", "lls-noise15"))
+    trained = export.load(trained_weights(run.folder, "denoiser-lls", "lls-noise15"))
     x = torch.rand(1, 1, 12, 12)
     torch.testing.assert_close(model(x), Rescaled(trained, 10 / 15)(x), atol=1e-4, rtol=1e-4)
-    _, outcome = train("denoiser-lls-10", tmp_path)
+    further, outcome = train("denoiser-lls-10", tmp_path)
     assert outcome.numbers["certificate"] <= 1
+    provenance = export.load(trained_weights(further.folder, "denoiser-lls-10", "lls-noise10")).provenance
+    assert provenance["start"] == trained.provenance
 
 
 def test_a_start_of_the_same_recipe_is_trained_first():
@@ -193,7 +195,12 @@ def test_the_tolerance_is_the_largest_that_costs_little(monkeypatch):
 def test_a_shipped_denoiser_was_trained_by_its_recipe(activation, noise):
     """What the file says of its training is what the recipe says today."""
     provenance = zoo(activation, noise).provenance
-    recipe = f"denoiser-{activation}-{noise}"
+    check_recipe(provenance, f"denoiser-{activation}-{noise}")
+    if activation == "lls":
+        check_recipe(provenance["start"], "denoiser-lls")
+
+
+def check_recipe(provenance, recipe):
     (job,) = Run(load(recipe, "laptop")).jobs()
     assert provenance["run"] == f"{recipe}-laptop"
     assert provenance["trained"] == to_json(job)
@@ -215,9 +222,11 @@ def test_training_again_follows_the_validation_curve_of_the_shipped_weights(acti
             seen.append([record.step, record.metrics["psnr"]])
             raise Enough
 
-    run = Run(load(f"denoiser-{activation}-{noise}", "laptop"), tmp_path)
+    provenance = zoo(activation, noise).provenance
+    first = provenance.get("start", provenance)
+    run = Run(load(first["run"].removesuffix("-laptop"), "laptop"), tmp_path)
     with pytest.raises(Enough):
         run_job(run, run.jobs()[0], watch)
-    step, psnr = zoo(activation, noise).provenance["validation"][0]
+    step, psnr = first["validation"][0]
     assert seen[0][0] == step
     assert seen[0][1] == pytest.approx(psnr, abs=0.05)

@@ -13,7 +13,7 @@ from lipspline.experiments.config import to_json
 from lipspline.experiments.experiment import Context, Outcome
 from lipspline.experiments.networks import Activation, check_options
 from lipspline.models.denoiser import denoiser
-from lipspline.models.export import plain, save
+from lipspline.models.export import load, plain, save
 from lipspline.models.network import Network
 from lipspline.models.rescale import rescale_
 from lipspline.nn.complexity import effective_regions
@@ -202,8 +202,7 @@ def train(model: Network, job: Job, context: Context) -> Fit:
 
 def start_from(model: Network, start: Start, noise: int, context: Context) -> None:
     """Give a denoiser the parameters of a trained one, rescaled to its own noise level."""
-    run_folder = context.sibling(start.recipe) if start.recipe else context.folder.parent
-    path = run_folder / start.job / PARAMETERS
+    path = _start_folder(start, context) / PARAMETERS
     if not path.is_file():
         raise FileNotFoundError(
             f"The training starts from {path}, which does not exist. Make it first, with the same options as this "
@@ -220,7 +219,9 @@ def held_out(name: str, job: Job, context: Context) -> list[bsd.NoisyImage]:
 
 
 def provenance(job: Job, context: Context, scores: dict, curve: list) -> dict[str, Any]:
-    """Where the weights come from, and how good they are."""
+    """Where the weights come from, and how good they are; of weights that they started from, the same."""
+    start = job.spec.start
+    before = {} if start is None else {"start": load(_start_folder(start, context) / WEIGHTS).provenance}
     return {
         "noise": job.noise,
         "run": context.folder.parent.name,
@@ -230,6 +231,7 @@ def provenance(job: Job, context: Context, scores: dict, curve: list) -> dict[st
         "licence": LICENCE,
         "scores": {name: {**score, "profile": "paper"} for name, score in scores.items()},
         "validation": curve,
+        **before,
     }
 
 
@@ -251,6 +253,11 @@ def trained_weights(run_folder: Path, recipe: str, job: str) -> Path:
             f"lipspline reproduce {recipe}"
         )
     return weights
+
+
+def _start_folder(start: Start, context: Context) -> Path:
+    """Where the training that another starts from has left its files."""
+    return (context.sibling(start.recipe) if start.recipe else context.folder.parent) / start.job
 
 
 def _patches(clean: list[images.NamedImage], training: Training, seed: int) -> Patches:
