@@ -35,7 +35,9 @@ def shipped_table() -> str:
         model = zoo(activation, noise)
         assert model.certificate is not None
         scores = [f"{s['psnr']:.2f} / {s['ssim']:.4f}" for s in map(model.provenance["scores"].get, ("bsd68", "set12"))]
-        stages = [model.provenance["start"], model.provenance] if "start" in model.provenance else [model.provenance]
+        stages = [model.provenance]
+        while "start" in stages[0]:
+            stages.insert(0, stages[0]["start"])
         steps = " + ".join(str(stage["trained"]["training"]["steps"]) for stage in stages)
         recipe, _, scale = model.provenance["run"].rpartition("-")
         cells = (*scores, f"≤ {model.certificate.upper:.9f}", steps, f"`lipspline train {recipe} --scale {scale}`")
