@@ -70,6 +70,16 @@ def test_shipped_denoisers_go_by_name_and_noise(monkeypatch, net):
     assert [name for name, _ in asked] == ["lls", "lls", "av", "av"]
 
 
+def test_little_noise_lowers_beta_rather_than_the_level_of_the_denoiser(monkeypatch, net):
+    """Below the levels it was trained for a denoiser sees images that are brighter than in its training."""
+    monkeypatch.setattr(strength, "available", lambda: {("lls", 5): "", ("lls", 15): "", ("av", 15): ""})
+    monkeypatch.setattr(strength, "zoo", lambda *a: models.load(net))
+    chosen = strength.choose("lls", "auto", "auto", problem(0.004))
+    assert (chosen.name, chosen.beta) == ("lls-5", strength.matching_beta(0.004, 5))
+    assert strength.choose("av", "auto", "auto", problem(0.004)).name == "av-15"
+    assert strength.choose("lls", "auto", 0.1, problem(0.004)).name == "lls-3.23"
+
+
 def test_a_file_that_says_what_it_was_trained_for_is_taken_at_its_word(tmp_path):
     network = models.denoiser("lls", channels=4, depth=2)
     models.save(network, tmp_path / "n.safetensors", {"trained": {"noise": 5}})

@@ -6,8 +6,9 @@ moves by `α n² ∇ log p`. So the two agree where
 
 .. math:: \beta s^2 = n^2 / \|H\|^2.
 
-`auto` solves this for whichever of `s` and β is not given; if neither is, β is `USUAL_BETA`. It is a rule of thumb:
-with images like yours and a known truth, `pnp.tune` finds better numbers.
+`auto` solves this for whichever of `s` and β is not given. If neither is, β is `USUAL_BETA`, or less where `s` would
+fall below the levels that a shipped denoiser was trained for: rescaled down it sees brighter images than in training.
+It is a rule of thumb: with images like yours and a known truth, `pnp.tune` finds better numbers.
 """
 
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ def choose(model: str, noise: float | Auto, beta: float | Auto, problem: Problem
     words = "given" if weight and noise != "auto" else f"auto, from noise {relative:.2g} of the brightness in the data"
     shipped = sorted({activation for activation, _ in available()})
     if model in shipped:
-        level = matching_noise(relative, weight or USUAL_BETA) if noise == "auto" else _checks.positive("noise", noise)
+        level = _automatic_level(model, relative, weight) if noise == "auto" else _checks.positive("noise", noise)
         return Strength(zoo(model, level), f"{model}-{level:.3g}", weight or matching_beta(relative, level), words)
     if Path(model).suffix != ".safetensors":
         raise ValueError(
@@ -101,6 +102,13 @@ def matching_noise(relative: float, beta: float) -> float:
         (8.06, 1.0, 25.0)
     """
     return min(max(255 * relative / sqrt(beta), NOISES[0]), NOISES[1])
+
+
+def _automatic_level(model: str, relative: float, weight: float | None) -> float:
+    """The noise level that goes with β; where β is free too, not below those that the denoiser was trained for."""
+    level = matching_noise(relative, weight or USUAL_BETA)
+    lowest = min(noise for activation, noise in available() if activation == model)
+    return max(level, lowest) if weight is None else level
 
 
 def _of_images(network: Network, source: str) -> Network:
