@@ -14,7 +14,7 @@ from lipspline import cli
 from lipspline.data import images
 from lipspline.denoise import denoise_file
 from lipspline.models import denoiser, load, mlp, save
-from lipspline.models.rescale import Rescaled
+from lipspline.models.rescale import serving
 from lipspline.models.zoo import available
 
 RNG = np.random.default_rng(0)
@@ -50,7 +50,7 @@ def expected(path, plane: np.ndarray, noise: float) -> np.ndarray:
     """The network applied to one plane in [0, 1], untiled, at a noise level."""
     x = torch.from_numpy(plane.astype(np.float32))[None, None]
     with torch.no_grad():
-        return Rescaled(load(path), noise / 15)(x)[0, 0].double().numpy()
+        return serving(load(path), 15, noise)(x)[0, 0].double().numpy()
 
 
 @pytest.mark.parametrize("suffix", [".png", ".tif", ".npy"])
@@ -80,7 +80,7 @@ def test_the_result_has_the_pixels_of_the_input_without_noise(tmp_path, weights,
 
 
 @pytest.mark.parametrize("noise", [5, 22.5])
-def test_other_noise_levels_are_served_by_rescaling(tmp_path, weights, noise):
+def test_other_noise_levels_are_served_too(tmp_path, weights, noise):
     """[sec:exp_pnp]: `c D(x / c)` for c the ratio of the levels, with the same certificate."""
     image = noisy(np.float32, 24, 30)
     images.write(tmp_path / "in.npy", image)

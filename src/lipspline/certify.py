@@ -23,6 +23,7 @@ from lipspline.nn.combine import Averaged, Scaled
 from lipspline.nn.fold import fold
 from lipspline.nn.folded_spline import FoldedSpline
 from lipspline.nn.free_knot_spline import FreeKnotSpline
+from lipspline.nn.inference_conv import InferenceConv2d
 from lipspline.nn.layers import SampleUnshuffle
 
 
@@ -214,7 +215,7 @@ def _linear(layer: nn.Linear) -> Bound:
     return spectral_norm_upper(layer.weight), "largest singular value"
 
 
-@register_rule(nn.Conv1d, nn.Conv2d)
+@register_rule(nn.Conv1d, nn.Conv2d, InferenceConv2d)
 def _convolution(layer: nn.Conv1d | nn.Conv2d) -> Bound:
     _check_padding(layer)
     # Across the border of a circular image windows meet that never do on the plane, unless the stride divides its size;

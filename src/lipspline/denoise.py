@@ -16,9 +16,9 @@ from lipspline.data.pixels import from_planes, to_planes, white_level
 from lipspline.functional.noise import estimate_noise
 from lipspline.models.export import load
 from lipspline.models.network import Network
-from lipspline.models.rescale import rescale_
+from lipspline.models.rescale import serve_
 from lipspline.models.tiling import apply_tiled
-from lipspline.models.zoo import nearest_noise, zoo
+from lipspline.models.zoo import trained_noise, zoo
 
 Watch = Callable[[int, int], None]
 TILE = 512
@@ -106,7 +106,7 @@ def denoise_file(
 def denoiser_for(model: str, noise: float) -> tuple[Network, float]:
     """The denoiser `model`, shipped or a file, at a noise level; and the level it was trained for, both of 255."""
     if Path(model).suffix != ".safetensors":
-        return zoo(model, noise), nearest_noise(model, noise)
+        return zoo(model, noise), trained_noise(model, noise)
     network = load(model)
     if network.config.get("kind") != "denoiser" or network.config["colors"] != 1:
         raise ValueError(f"{model} is no denoiser of gray images: its configuration is {network.config}.")
@@ -116,7 +116,7 @@ def denoiser_for(model: str, noise: float) -> tuple[Network, float]:
             f"{model} does not say which noise it was trained for. Write it with that in its provenance: "
             f'models.save(network, path, {{"noise": 15}}).'
         )
-    return rescale_(network, noise / trained), float(trained)
+    return serve_(network, trained, noise), float(trained)
 
 
 def _check_target(source: Path, target: Path, force: bool) -> None:

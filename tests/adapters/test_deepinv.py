@@ -13,7 +13,7 @@ from lipspline import certify, pnp
 from lipspline.adapters import from_deepinv, to_deepinv, to_deepinv_denoiser
 from lipspline.adapters.deepinv import AnyNoise
 from lipspline.models import denoiser, plain
-from lipspline.models.rescale import Rescaled
+from lipspline.models.rescale import serving
 from lipspline.operators import MRI, Blur, Identity, ParallelBeamCT, cartesian_mask
 
 
@@ -55,10 +55,10 @@ def small_denoiser() -> nn.Module:
 
 
 @pytest.mark.parametrize("sigma", [0.02, 0.3])
-def test_the_denoiser_is_the_rescaled_one_for_every_sigma(sigma: float):
-    """[sec:exp_pnp]: sigma is a fraction of white, noise one of 255."""
+def test_the_denoiser_is_the_one_for_every_sigma(sigma: float):
+    """[sec:exp_pnp]: rescaled or averaged; sigma is a fraction of white, noise one of 255."""
     D, x = small_denoiser(), torch.rand(2, 1, 9, 8)
-    wanted = Rescaled(D, sigma * 255 / 15)(x)
+    wanted = serving(D, 15, sigma * 255)(x)
     for given in (sigma, torch.tensor(sigma), torch.tensor([sigma, sigma]), [sigma], torch.full((2, 1, 1, 1), sigma)):
         torch.testing.assert_close(AnyNoise(D, 15)(x, given), wanted)
 

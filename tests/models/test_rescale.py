@@ -8,7 +8,8 @@ from lipspline.certify import certify
 from lipspline.models.denoiser import denoiser
 from lipspline.models.export import plain
 from lipspline.models.network import Network
-from lipspline.models.rescale import Rescaled, rescale_
+from lipspline.models.rescale import Rescaled, averaged, level_for, rescale_, serve_, serving
+from lipspline.nn.combine import Averaged
 from lipspline.pnp import lipschitz_bound
 
 
@@ -65,3 +66,30 @@ def test_rescaled_parameters_are_the_rescaled_denoiser(activation, fold):
 def test_a_layer_that_is_not_known_to_scale_is_refused():
     with pytest.raises(ValueError, match=r"does not know how Tanh scales. Wrap the network in Rescaled."):
         rescale_(Network([nn.Tanh()], {}), 2.0)
+
+
+@pytest.mark.parametrize(("noise", "level"), [(4, 5), (5, 5), (9.9, 5), (10, 10), (14, 10), (50, 15)])
+def test_the_level_below_serves(noise, level):
+    assert level_for(noise, [10, 15, 5]) == level
+
+
+@pytest.mark.parametrize(("noise", "kind"), [(3, Averaged), (15, Network), (20, Rescaled)])
+def test_more_noise_is_served_by_rescaling_and_less_by_averaging(noise, kind):
+    """[sec:exp_pnp]: the network that was changed is the same function as the one that was wrapped."""
+    model = plain(denoiser("lls", channels=4, depth=3))
+    x = torch.rand(1, 1, 9, 9)
+    wrapped = serving(model, 15, noise)
+    expected = wrapped(x)
+    assert type(wrapped) is kind
+    changed = serve_(model, 15, noise)
+    assert isinstance(changed, Network)
+    torch.testing.assert_close(changed(x), expected, rtol=1e-5, atol=1e-6)
+    assert certify(changed, steps=0).upper <= 1
+
+
+def test_an_average_can_be_rescaled():
+    """c (β D(x/c) + (1 - β) x/c) = β c D(x/c) + (1 - β) x."""
+    model = plain(denoiser("lls", channels=4, depth=3))
+    x = torch.rand(1, 1, 9, 9)
+    expected = Rescaled(Averaged(model, 0.3), 2.0)(x)
+    torch.testing.assert_close(rescale_(averaged(model, 0.3), 2.0)(x), expected, rtol=1e-5, atol=1e-6)

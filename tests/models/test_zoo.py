@@ -18,8 +18,9 @@ from torch import nn
 from lipspline.certify import certify
 from lipspline.models import denoiser, load, save, zoo
 from lipspline.models.export import checksum
-from lipspline.models.rescale import Rescaled
-from lipspline.models.zoo import available, nearest_noise
+from lipspline.models.rescale import Rescaled, serving
+from lipspline.models.zoo import available, trained_noise
+from lipspline.nn.combine import Averaged
 
 SHIPPED = sorted(available())
 
@@ -52,14 +53,39 @@ def test_a_shipped_denoiser_is_the_one_of_its_file(weights):
     assert model.certificate.upper <= 1
 
 
-@pytest.mark.parametrize(("noise", "nearest"), [(15, 15), (40, 15), (8, 5), (8.8, 15), (1, 5)])
-def test_other_noise_levels_are_served_by_the_nearest_one_rescaled(weights, noise, nearest):
-    """Nearest as a ratio [sec:exp_pnp]; the certificate is proved of what is returned."""
-    assert nearest_noise("lls", noise) == nearest
+@pytest.mark.parametrize(("noise", "trained"), [(15, 15), (40, 15), (14.9, 5), (5, 5), (1, 5)])
+def test_other_noise_levels_are_served_by_the_next_one_below(weights, noise, trained):
+    """Rescaled, or averaged below all of them [sec:exp_pnp]; the certificate is proved of what is returned."""
+    assert trained_noise("lls", noise) == trained
     model, x = zoo("lls", noise), torch.rand(1, 1, 12, 10)
-    inner = load(weights / f"lls-{nearest}.safetensors")
-    torch.testing.assert_close(model(x), Rescaled(inner, noise / nearest)(x), rtol=1e-5, atol=1e-6)
+    inner = load(weights / f"lls-{trained}.safetensors")
+    wanted = serving(inner, trained, noise)
+    assert type(wanted) is (Rescaled if noise > trained else Averaged if noise < trained else type(inner))
+    torch.testing.assert_close(model(x), wanted(x), rtol=1e-5, atol=1e-6)
     assert certify(model, steps=0).upper <= 1
+    assert model.certificate is not None
+    assert model.certificate.upper <= 1
+
+
+@pytest.mark.parametrize("noise", [1, 8])
+def test_what_serves_another_noise_level_can_be_saved_and_exported(weights, tmp_path, noise):
+    model, x = zoo("lls", noise), torch.rand(1, 1, 12, 10)
+    save(model, tmp_path / "other.safetensors")
+    again = load(tmp_path / "other.safetensors")
+    assert again.config == model.config
+    torch.testing.assert_close(again(x), model(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(("lls", 5) not in SHIPPED, reason="the denoiser does not ship")
+@pytest.mark.parametrize("noise", [1, 2, 4, 7])
+def test_little_noise_is_removed_and_not_made(noise):
+    """Rescaled down, a denoiser did far worse than nothing: 33 dB where the noisy image had 42."""
+    rows = torch.linspace(0, 1, 64)
+    clean = (0.5 + 0.4 * torch.sin(9 * rows[:, None]) * torch.cos(7 * rows[None]) + 0.1 * (rows > 0.5)).view(1, 1, 64, 64)
+    noisy = clean + noise / 255 * torch.randn(clean.shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        error = (zoo("lls", noise)(noisy) - clean).norm()
+    assert error < 0.9 * (noisy - clean).norm()
 
 
 def test_weights_that_are_steeper_than_they_should_be_are_refused(weights):

@@ -79,11 +79,13 @@ def to_deepinv_denoiser(denoiser: nn.Module, noise: float, *, colors: int = 1) -
 
 
 class AnyNoise(nn.Module):
-    r"""`D(x, sigma) = c D(x / c)` with `c = 255 sigma / noise`: 1-Lipschitz in x for every sigma > 0 [sec:exp_pnp].
+    r"""A denoiser for every noise level, 1-Lipschitz in x for every sigma > 0 [sec:exp_pnp].
+
+    With `c = 255 sigma / noise` it is `c D(x / c)` for `c >= 1`, and below `c D(x) + (1 - c) x`: see `models.rescale`.
 
     As deepinv has it, white is 1, sigma is a number or one for each image of the batch, and more channels than the
     denoiser takes are denoised separately. Complex images are denoised by real and imaginary part. Differentiable in x
-    and sigma. Why the rescaled denoiser has the same Lipschitz constant is told in `models.rescale.Rescaled`.
+    and, but for `c = 1`, in sigma.
 
     Args:
         denoiser: must be certified <= 1; `certificate` holds the proof.
@@ -109,8 +111,9 @@ class AnyNoise(nn.Module):
         self.colors = _checks.at_least("colors", colors, 1)
 
     def forward(self, x: Tensor, sigma: Any, **_: Any) -> Tensor:
-        factor = _levels(sigma, x) * (WHITE / self.noise)
-        return factor * denoise(self._by_colors, x / factor)
+        ratio = _levels(sigma, x) * (WHITE / self.noise)
+        up, down = ratio.clamp(min=1), ratio.clamp(max=1)
+        return torch.lerp(x, up * denoise(self._by_colors, x / up), down.to(x.dtype))
 
     def _by_colors(self, x: Tensor) -> Tensor:
         _checks.grouped("The denoiser", x, self.colors, 1)

@@ -158,6 +158,20 @@ def training() -> Iterator[Ratios]:
     yield compare("Training step of the denoiser, batch 16 of 40x40, TV2 on", cases, repeats=15)
 
 
+def denoising() -> Iterator[Ratios]:
+    """The paper's denoiser on an image, as it ships, against Conv2d and ReLU in the layout that is best for them."""
+    bare, shipped = denoiser("relu", folded=True).eval(), plain(denoiser())
+    image = torch.rand(1, 1, 320, 320)
+    layout = torch.channels_last
+    gray = image.as_strided(image.shape, (320 * 320, 1, 320, 1))  # says channels last, as no method of torch would
+    cases = {
+        "Conv2d and ReLU, channels last": inference(copy.deepcopy(bare).to(memory_format=layout), gray),
+        "Conv2d and ReLU": inference(bare, image),
+        "plain denoiser, LLS": inference(shipped, image),
+    }
+    yield compare("The denoiser on an image of 320x320", cases, repeats=15)
+
+
 def _denoiser_step(model: nn.Module, clean: torch.Tensor) -> Case:
     model = copy.deepcopy(model).train().requires_grad_()
     optimizer = torch.optim.Adam(param_groups(model, lr=1e-4))
@@ -222,6 +236,7 @@ SUITES: dict[str, Callable[[], Iterator[Ratios]]] = {
     "convolution": convolution,
     "orthonormal": orthonormal,
     "training": training,
+    "denoising": denoising,
     "ensemble": ensemble,
     "scaling": scaling,
     "warm": warm,  # last: it changes the allocator for the rest of the process

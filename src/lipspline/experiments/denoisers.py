@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from math import log
 
 import torch
 from torch import nn
@@ -12,7 +11,7 @@ from lipspline import _checks
 from lipspline.experiments.networks import Activation
 from lipspline.models.denoiser import denoiser
 from lipspline.models.export import checksum, load, plain
-from lipspline.models.rescale import Rescaled
+from lipspline.models.rescale import level_for, serving
 from lipspline.models.zoo import available, zoo
 
 
@@ -23,10 +22,9 @@ class Family:
     trained: Mapping[float, nn.Module]
 
     def at(self, noise: float) -> nn.Module:
-        """The denoiser for any noise level: the one trained nearest to it, rescaled [sec:exp_pnp]."""
-        nearest = min(self.trained, key=lambda known: abs(log(noise / known)))
-        model = self.trained[nearest]
-        return model if nearest == noise else Rescaled(model, noise / nearest)
+        """The denoiser for any noise level, made of the trained one that serves it best [sec:exp_pnp]."""
+        trained = level_for(noise, self.trained)
+        return serving(self.trained[trained], trained, noise)
 
     def checksums(self) -> dict[str, str]:
         """What the weights are, by noise level."""

@@ -59,6 +59,8 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         ],
         "lipspline_scaled_spline": [c_int, *[c_void_p] * 3, *[c_double] * 3, *sizes, *[c_void_p] * 2, c_int],
         "lipspline_scaled_spline_backward": [c_int, *[c_void_p] * 4, *[c_double] * 3, *sizes, *[c_void_p] * 4, c_int],
+        "lipspline_winograd": [*[c_void_p] * 3, *sizes, c_void_p, c_int],
+        "lipspline_has_winograd": [],
         "lipspline_use_pool": [c_void_p],
         "lipspline_instruction_set": [],
         "lipspline_limit_instruction_set": [c_int],

@@ -20,8 +20,10 @@ from lipspline.kernels import eager
 from lipspline.models.denoiser import denoiser
 from lipspline.models.mlp import mlp
 from lipspline.models.network import Network
+from lipspline.models.rescale import averaged
 from lipspline.nn.fold import fold
 from lipspline.nn.folded_spline import FoldedSpline
+from lipspline.nn.inference_conv import InferenceConv2d
 
 FORMAT = "lipspline/1"
 BUILDERS = {"denoiser": denoiser, "mlp": mlp}
@@ -35,8 +37,8 @@ def plain(model: nn.Module) -> nn.Module:
     A layer whose rigorous bound exceeds its target by rounding is divided by that bound, so that a network built of
     1-Lipschitz layers is certified <= 1, not 1.0000004. Layers without a constraint stay as they are.
 
-    The copy is for inference: convolutions run channels last, and where autograd is off a spline behind a layer in an
-    `nn.Sequential` overwrites what that layer returned.
+    The copy is for inference: convolutions run channels last and, where autograd is off, by Winograd's algorithm, and
+    a spline behind a layer in an `nn.Sequential` overwrites what that layer returned.
 
     Example:
         >>> from lipspline.nn.layers import linear
@@ -58,14 +60,16 @@ def plain(model: nn.Module) -> nn.Module:
 
 
 def _for_inference(model: nn.Module) -> nn.Module:
-    """Let convolutions run channels last and splines behind a layer overwrite its result: the same function, faster.
+    """Let convolutions run channels last, by Winograd's algorithm, and splines overwrite what a layer before returned.
 
-    Both are decided once, by the measurement in docs/kernels.md, and not anew on each machine: a choice that depends on
+    It is the same function, faster. All is decided once, by the measurement in docs/kernels.md, and not anew on each machine: a choice that depends on
     the load of the moment would change the last bits from run to run.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):  # torch goes by the weight, whatever the layout of the image
             module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
+            if type(module) is nn.Conv2d:
+                module.__class__ = InferenceConv2d
         if isinstance(module, nn.Sequential):
             for before, after in itertools.pairwise(module):
                 if isinstance(after, FoldedSpline) and isinstance(before, (nn.Conv2d, nn.Linear)):
@@ -176,8 +180,10 @@ def _build(config: dict[str, Any]) -> Network:
     """The empty network that a configuration describes."""
     options = dict(config)
     kind = _checks.one_of("kind", options.pop("kind", None), BUILDERS)
+    beta = options.pop("averaged", None)
     with torch.device("meta"):  # its tensors come from a file: neither time nor random numbers are spent on others
-        return BUILDERS[kind](**options, folded=True).eval().requires_grad_(False)
+        network = BUILDERS[kind](**options, folded=True).eval().requires_grad_(False)
+    return network if beta is None else averaged(network, beta)
 
 
 def _without_start(config: dict[str, Any]) -> dict[str, Any]:

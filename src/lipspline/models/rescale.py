@@ -1,6 +1,12 @@
-"""A denoiser trained for one noise level as a denoiser for any other."""
+"""A denoiser trained for one noise level as a denoiser for any other.
+
+For more noise than it was trained for, a denoiser is rescaled: it then sees images with less contrast. For less noise it is
+not, as it would see images brighter than any of its training, and fail; instead it is averaged with the identity. Both
+keep the Lipschitz constant. How well this works is measured in docs/denoisers.md.
+"""
 
 import math
+from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
@@ -9,10 +15,44 @@ from lipspline import _checks
 from lipspline.certify import certify, register_rule
 from lipspline.models.network import Network
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
+from lipspline.nn.combine import Averaged
 from lipspline.nn.folded_spline import FoldedSpline
 from lipspline.nn.linear_spline import LinearSpline
 
 HOMOGENEOUS = (nn.ReLU, AbsoluteValue, LipschitzPReLU, GroupSort, MaxMin, Householder)
+
+
+def level_for(noise: float, trained: Collection[float]) -> float:
+    """Which of the trained levels serves `noise` best: the highest that is not above it, or else the lowest.
+
+    Example:
+        >>> level_for(14, [5, 10, 15]), level_for(2, [5, 10, 15])
+        (10, 5)
+    """
+    return max((level for level in trained if level <= noise), default=min(trained))
+
+
+def serving(denoiser: nn.Module, trained: float, noise: float) -> nn.Module:
+    """A denoiser for `noise` made of one that was trained for the level `trained`; their parameters are shared."""
+    if noise == trained:
+        return denoiser
+    return Rescaled(denoiser, noise / trained) if noise > trained else Averaged(denoiser, noise / trained)
+
+
+def serve_(network: Network, trained: float, noise: float) -> Network:
+    """The same by changing the network, so that more noise costs nothing when it runs; it can be saved."""
+    if noise == trained:
+        return network
+    return rescale_(network, noise / trained) if noise > trained else averaged(network, noise / trained)
+
+
+def averaged(network: Network, beta: float) -> Network:
+    """`β D(x) + (1 - β) x` as a network with a configuration, a certificate and a provenance."""
+    result = Network([Averaged(network, beta)], {**network.config, "averaged": beta})
+    result.provenance = network.provenance
+    if network.certificate is not None:
+        result.certificate = certify(result, steps=0)
+    return result
 
 
 class Rescaled(nn.Module):
@@ -69,6 +109,8 @@ def rescale_(network: Network, factor: float) -> Network:
         elif isinstance(layer, FoldedSpline):
             layer.scale.div_(factor)
             layer.refresh()
+        elif isinstance(layer, Averaged) and isinstance(layer.inner, Network):
+            rescale_(layer.inner, factor)
         elif not isinstance(layer, HOMOGENEOUS):
             raise ValueError(f"rescale_ does not know how {type(layer).__name__} scales. Wrap the network in Rescaled.")
     return network

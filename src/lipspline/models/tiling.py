@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lipspline import _checks
 
 SMALL = 20480  # numbers up to which torch convolves a single image without oneDNN, with other rounding
+ALIGNED = 4  # pixels between places where Winograd's algorithm rounds alike
 
 
 def receptive_radius(model: nn.Module) -> int:
@@ -39,17 +40,18 @@ def apply_tiled(
     around, as they do untiled.
 
     In float32 on the CPU it is equal bit by bit: torch picks the algorithm of a convolution by its size, so all windows
-    have one size, and one that torch does not count as small unless the image itself is. Elsewhere it is equal up to
+    have one size, and one that torch does not count as small unless the image itself is; and as Winograd's algorithm
+    works in squares of 4 x 4 pixels, windows begin where such a square of the whole image does. Elsewhere it is equal up to
     the round-off of the algorithms that were picked.
 
     Args:
         model: keeps the size of its input.
         image: the whole image.
-        tile: side of the part of each tile that is kept, at least; it is raised where windows would be small.
+        tile: side of the part of each tile that is kept, at least: a multiple of 4, and more where windows would be small.
         watch: called with the tiles done and their number after each of them.
     """
     _checks.at_least("tile", tile, 1)
-    margin, wraps = receptive_radius(model), _wraps(model)
+    tile, margin, wraps = _aligned(tile), _aligned(receptive_radius(model)), _wraps(model)
     height, width = image.shape[-2:]
     while _pixels(height, tile, margin) * _pixels(width, tile, margin) <= SMALL and tile < max(height, width):
         tile *= 2
@@ -68,6 +70,10 @@ def apply_tiled(
     return out
 
 
+def _aligned(pixels: int) -> int:
+    return -(-pixels // ALIGNED) * ALIGNED
+
+
 @dataclass(frozen=True)
 class _Cut:
     """Along one axis: the pixels of the image that a window is responsible for, and where they are within it."""
@@ -77,8 +83,12 @@ class _Cut:
 
 
 def _pixels(size: int, tile: int, margin: int) -> int:
-    """Length of a window along an axis of the image; a short axis is taken whole."""
-    return size if size <= tile else min(tile + 2 * margin, size)
+    """Length of a window along an axis of the image; a short axis is taken whole.
+
+    It leaves a multiple of `ALIGNED`, so that a window at the end of the axis begins at one too.
+    """
+    length = tile + 2 * margin
+    return size if size <= tile else min(length + (size - length) % ALIGNED, size)
 
 
 def _windows(size: int, tile: int, margin: int, wraps: bool) -> Iterator[tuple[_Cut, slice | Tensor]]:

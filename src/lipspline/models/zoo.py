@@ -1,13 +1,12 @@
 """Denoisers that ship with the package, each with its certificate."""
 
 import functools
-import math
 from importlib import resources
 
 from lipspline import _checks
 from lipspline.models.export import load
 from lipspline.models.network import Network
-from lipspline.models.rescale import rescale_
+from lipspline.models.rescale import level_for, serve_
 
 
 @functools.cache
@@ -25,24 +24,25 @@ def available() -> dict[tuple[str, int], str]:
 def zoo(activation: str = "lls", noise: float = 15) -> Network:
     """Load a shipped denoiser: certified <= 1 (computed again on loading), no network, a few milliseconds.
 
-    A noise level that none was trained for is served by the nearest one, rescaled [sec:exp_pnp].
+    A noise level that none was trained for is served by the next one below, rescaled, and one below all of them by the
+    lowest, averaged with the identity [sec:exp_pnp].
 
     Args:
         activation: "lls", or a rival for comparison.
         noise: standard deviation of the noise to remove, of 255.
     """
     _checks.positive("noise", noise, "It is the standard deviation of the noise, of 255.")
-    trained = nearest_noise(activation, noise)
+    trained = trained_noise(activation, noise)
     with resources.as_file(resources.files("lipspline.weights") / available()[activation, trained]) as path:
         model = load(path)
         assert model.certificate is not None
         if model.certificate.upper > 1:
             raise ValueError(f"{path} should be 1-Lipschitz, but its layers only prove {model.certificate.upper:.9g}.")
-    return model if trained == noise else rescale_(model, noise / trained)
+    return serve_(model, trained, noise)
 
 
-def nearest_noise(activation: str, noise: float) -> int:
-    """The noise level nearest to `noise`, as a ratio, that a denoiser with this activation ships for."""
+def trained_noise(activation: str, noise: float) -> int:
+    """The noise level that the shipped denoiser which serves `noise` was trained for."""
     levels = [level for known, level in available() if known == activation]
     if not levels:
         names = ", ".join(f"{a} at noise {n}" for a, n in available()) or "none"
@@ -50,4 +50,4 @@ def nearest_noise(activation: str, noise: float) -> int:
             f"No denoiser {activation!r} ships with lipspline; there are: {names}. "
             "A denoiser of your own is given as its .safetensors file."
         )
-    return min(levels, key=lambda level: abs(math.log(level / noise)))
+    return int(level_for(noise, levels))

@@ -1,0 +1,123 @@
+"""Winograd's algorithm is the convolution, to round-off."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lipspline import kernels
+from lipspline.kernels import native
+from lipspline.kernels.winograd import convolve, has_winograd, prepare
+
+pytestmark = pytest.mark.skipif(
+    not has_winograd(torch.empty(0)), reason="the C kernels are not built, or the processor has no AVX2"
+)
+
+SHAPES = [
+    (1, 64, 64, 13, 18),
+    (2, 68, 68, 16, 9),
+    (1, 5, 3, 7, 7),
+    (3, 17, 33, 1, 1),
+    (1, 8, 16, 4, 96),
+    (1, 16, 8, 101, 2),
+    (5, 1, 1, 6, 5),
+    (1, 20, 48, 40, 40),
+]
+
+
+def data(batch: int, inputs: int, outputs: int, height: int, width: int):
+    stream = torch.Generator().manual_seed(inputs * outputs + height)
+    x = torch.randn(batch, inputs, height, width, generator=stream)
+    weight = torch.randn(outputs, inputs, 3, 3, generator=stream) / (9 * inputs) ** 0.5
+    return x, weight, torch.randn(outputs, generator=stream)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_it_is_the_convolution(shape):
+    x, weight, bias = data(*shape)
+    wanted = F.conv2d(x.double(), weight.double(), bias.double(), padding=1)
+    y = convolve(x, prepare(weight), bias)
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(y.double(), wanted, rtol=0, atol=2e-5)
+    assert (y - wanted).pow(2).mean().sqrt() < 2e-6
+
+
+def test_the_round_off_is_that_of_torch():
+    """Balanced points: with the textbook's 1 and 2 instead of their square roots it is twice as large."""
+    x, weight, bias = data(1, 64, 64, 64, 64)
+    wanted = F.conv2d(x.double(), weight.double(), bias.double(), padding=1)
+    errors = [(y - wanted).pow(2).mean().sqrt() for y in (convolve(x, prepare(weight), bias), F.conv2d(x, weight, bias, padding=1))]  # fmt: skip
+    assert errors[0] < 1.5 * errors[1] + 5e-7
+
+
+def test_polynomials_with_small_integers_are_convolved_without_any_error_worth_a_bit():
+    """One weight of one in each place moves the image by that place."""
+    x = torch.arange(2 * 30.0).view(1, 2, 5, 6)
+    for i in range(3):
+        for j in range(3):
+            weight = torch.zeros(2, 2, 3, 3)
+            weight[0, 0, i, j] = weight[1, 1, i, j] = 1
+            moved = F.pad(x, (1, 1, 1, 1))[..., i : i + 5, j : j + 6]
+            torch.testing.assert_close(convolve(x, prepare(weight), torch.zeros(2)), moved, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_layouts_and_slices_are_read_right(layout):
+    x, weight, bias = data(2, 24, 24, 9, 11)
+    wide = torch.randn(2, 24, 18, 22).contiguous(memory_format=layout)
+    wide[..., ::2, 1::2] = x
+    prepared = prepare(weight)
+    wanted = convolve(x, prepared, bias)
+    assert torch.equal(convolve(x.contiguous(memory_format=layout), prepared, bias), wanted)
+    assert torch.equal(convolve(wide[..., ::2, 1::2], prepared, bias), wanted)
+
+
+def test_threads_change_no_bit():
+    x, weight, bias = data(1, 32, 32, 50, 70)
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(convolve(x, prepare(weight), bias))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_a_pixel_is_the_same_bit_by_bit_in_every_image_that_is_cut_at_multiples_of_four():
+    x, weight, bias = data(1, 16, 16, 60, 44)
+    prepared = prepare(weight)
+    whole, part = convolve(x, prepared, bias), convolve(x[..., 8:41, 12:], prepared, bias)
+    assert torch.equal(whole[..., 9:40, 13:], part[..., 1:-1, 1:])
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+def test_what_is_not_finite_stays_in_its_neighbourhood(odd):
+    x, weight, bias = data(1, 20, 20, 24, 24)
+    prepared = prepare(weight)
+    before = convolve(x, prepared, bias)
+    x[0, 3, 9, 9] = odd
+    after = convolve(x, prepared, bias)
+    assert not after[0, :, 8:11, 8:11].isfinite().any()
+    far = torch.ones(24, 24, dtype=torch.bool)
+    far[4:16, 4:16] = False
+    assert torch.equal(after[..., far], before[..., far])
+
+
+@pytest.mark.parametrize("shape", [(0, 16, 5, 5), (1, 16, 0, 5)])
+def test_nothing_in_nothing_out(shape):
+    y = convolve(torch.empty(shape), prepare(torch.randn(24, 16, 3, 3)), torch.zeros(24))
+    assert y.shape == (shape[0], 24, *shape[2:])
+
+
+def test_where_it_runs():
+    assert not has_winograd(torch.empty(0, dtype=torch.float64))
+    with kernels.using("eager"):
+        assert not has_winograd(torch.empty(0))
+    library = native.library
+    assert library is not None
+    try:
+        library.lipspline_limit_instruction_set(0)
+        assert not has_winograd(torch.empty(0))
+    finally:
+        library.lipspline_limit_instruction_set(2)
