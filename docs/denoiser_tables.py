@@ -1,7 +1,7 @@
 """Fill the tables of docs/denoisers.md: from the shipped weights, and from results/denoiser-levels.json.
 
 `--check` fails if the page does not show them. `--measure DIR` measures the second table first, on the images below the
-data folder DIR; with three shipped levels this takes about half an hour on two cores.
+data folder DIR; with three shipped levels this takes about two minutes on two cores.
 """
 
 import json
@@ -9,16 +9,18 @@ import re
 import sys
 from pathlib import Path
 
+from torch import nn
+
 from lipspline.data import bsd, images
 from lipspline.data.location import locate
-from lipspline.models.rescale import Rescaled
+from lipspline.models.rescale import level_for, serving
 from lipspline.models.zoo import available, zoo
 from lipspline.training.tasks import mean_quality
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "denoisers.md"
 LEVELS = ROOT / "results" / "denoiser-levels.json"
-NOISES = (2, 5, 7, 10, 12, 15, 20, 25)
+NOISES = (1, 2, 3, 5, 7, 9, 10, 12, 14, 15, 20, 25)
 IMAGES = 12
 MARKS = re.compile(r"(<!-- (shipped|levels) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
@@ -46,15 +48,16 @@ def shipped_table() -> str:
 
 
 def measure(data: str) -> None:
-    """PSNR of each shipped spline denoiser at each noise level, rescaled to it, on the first images of BSD68."""
+    """PSNR of each shipped spline denoiser at each noise level, made to serve it, on the first images of BSD68."""
     clean = images.read_folder(locate("bsd68", data), IMAGES)
     trained = [noise for activation, noise in available() if activation == "lls"]
     psnr: dict[str, dict[str, float]] = {}
     for noise in NOISES:
         noisy = bsd.noisy_images(clean, noise / 255)
         psnr[str(noise)] = {
-            str(level): mean_quality(Rescaled(zoo("lls", level), noise / level), noisy)["psnr"] for level in trained
+            str(level): mean_quality(serving(zoo("lls", level), level, noise), noisy)["psnr"] for level in trained
         }
+        psnr[str(noise)]["nothing"] = mean_quality(nn.Identity(), noisy)["psnr"]
     LEVELS.write_text(json.dumps({"images": IMAGES, "psnr": psnr}, indent=1) + "\n")
 
 
@@ -63,17 +66,17 @@ def levels_table() -> str:
     if not LEVELS.exists():
         return "(not measured yet: `python docs/denoiser_tables.py --measure DIR`)\n"
     found = json.loads(LEVELS.read_text())
-    trained = list(next(iter(found["psnr"].values())))
+    trained = [level for level in next(iter(found["psnr"].values())) if level != "nothing"]
     lines = [
         f"PSNR in dB, mean of the first {found['images']} images of BSD68; bold is what `zoo` serves.",
         "",
-        "| noise | " + " | ".join(f"trained for {level}, rescaled" for level in trained) + " |",
-        "|---" * (1 + len(trained)) + "|",
+        "| noise | noisy | " + " | ".join(f"trained for {level}" for level in trained) + " |",
+        "|---" * (2 + len(trained)) + "|",
     ]
     for noise, row in found["psnr"].items():
-        served = min(trained, key=lambda level: max(int(level) / int(noise), int(noise) / int(level)))
+        served = str(level_for(int(noise), [int(level) for level in trained]))
         cells = [f"**{row[level]:.2f}**" if level == served else f"{row[level]:.2f}" for level in trained]
-        lines.append(f"| {noise} | " + " | ".join(cells) + " |")
+        lines.append(f"| {noise} | {row['nothing']:.2f} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,5 +1,7 @@
 """Which denoiser, and how strong."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -53,6 +55,12 @@ def test_a_quadratic_prior_makes_the_rule_exact():
     assert x == pytest.approx(norm * y / (norm**2 + n**2), rel=1e-5)
 
 
+def test_a_problem_may_want_another_prior_than_its_noise_asks_for():
+    """A quarter of the strength is that of half the noise."""
+    weaker = dataclasses.replace(problem(0.02), prior=0.25)
+    assert strength.relative_noise(weaker) == pytest.approx(strength.relative_noise(problem(0.01)))
+
+
 def test_noise_is_measured_in_units_of_the_norm_of_the_operator():
     assert strength.relative_noise(problem(0.3, 5.0)) == pytest.approx(strength.relative_noise(problem(0.06)))
 
@@ -62,7 +70,7 @@ def test_shipped_denoisers_go_by_name_and_noise(monkeypatch, net):
     monkeypatch.setattr(strength, "available", lambda: {("lls", 5): "", ("lls", 15): "", ("av", 15): ""})
     monkeypatch.setattr(strength, "zoo", lambda *a: asked.append(a) or models.load(net))
     assert strength.choose("lls", 7.5, 0.4, problem(0.01)).name == "lls-7.5"
-    automatic = strength.choose("lls", "auto", "auto", problem(0.01))
+    automatic = strength.choose("lls", "auto", "auto", problem(0.02))
     assert (automatic.name, automatic.beta) == ("lls-8.06", pytest.approx(strength.USUAL_BETA))
     assert strength.choose("av", 10, "auto", problem(0.01)).beta == strength.matching_beta(0.01, 10)
     assert strength.choose("av", "auto", 0.4, problem(0.01)).beta == 0.4

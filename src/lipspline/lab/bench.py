@@ -18,7 +18,7 @@ from lipspline.pnp import Progress, lipschitz_bound
 from lipspline.pnp.guarantee import Setting
 from lipspline.reconstruct import Iteration, Problem, Scan, SimulatedCT, SimulatedMRI, Undersampling
 from lipspline.reconstruct.solved import solve_problem
-from lipspline.reconstruct.strength import USUAL_BETA, automatic_beta, matching_beta, matching_noise, relative_noise
+from lipspline.reconstruct.strength import automatic_beta, automatic_level, matching_beta, relative_noise
 from lipspline.report import reconstruction_page
 from lipspline.report.charts import residual_chart
 from lipspline.report.plain_words import setting_lines
@@ -93,7 +93,7 @@ class Bench:
         """The noise level that suits the data, and the β that does for the level that was chosen."""
         relative = relative_noise(problem)
         if order.model in self.denoisers.shipped:
-            strength, beta = matching_noise(relative, USUAL_BETA), matching_beta(relative, order.strength)
+            strength, beta = automatic_level(order.model, relative), matching_beta(relative, order.strength)
         else:
             strength, beta = order.strength, automatic_beta(self.denoisers.get(order.model, order.strength), problem)
         return {"strength": round(strength), "beta": round(beta, 2)}
