@@ -1,6 +1,6 @@
 """Plant the bugs of `tests/bugs/*.toml` one at a time in a copy of the repository, and see that the tests catch each.
 
-    python tests/bugs/run.py [area ...]          (an area is the name of a .toml file; all of them if none is given)
+    python tests/bugs/run.py [area ...] [--match RE]     (an area is the name of a .toml file; all if none is given)
 
 First the tests must pass without a bug. Then, for each entry, `find` is replaced by `replace` in `file` and `tests` are
 run on the copy: they must fail. A table says which bugs were caught; the exit code is 1 if one was missed. Entries in
@@ -9,6 +9,7 @@ C sources carry `rebuild = true`.
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -133,7 +134,9 @@ def without_bugs(tests: tuple[str, ...]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Plant bugs and see that the tests catch each.")
     parser.add_argument("area", nargs="*", help="name of a .toml file beside this script")
-    bugs = load(parser.parse_args().area)
+    parser.add_argument("--match", default="", help="a regular expression: only the bugs whose description has it")
+    arguments = parser.parse_args()
+    bugs = [bug for bug in load(arguments.area) if re.search(arguments.match, bug.why)]
     tests = tuple(dict.fromkeys(test for bug in bugs for test in bug.tests))
     if complaint := without_bugs(tests):
         print(complaint, "The tests fail without a bug, so they cannot tell anything about bugs.", sep="\n")

@@ -1,4 +1,4 @@
-"""Convolution with 3 x 3 kernels by Winograd's algorithm, in C: for inference, where it takes a quarter of the products."""
+"""Convolution with 3 x 3 kernels by Winograd's algorithm, in C: for inference, with a quarter of the products."""
 
 from math import prod, sqrt
 
@@ -54,6 +54,6 @@ def convolve(x: Tensor, prepared: Tensor, bias: Tensor) -> Tensor:
 
 
 def _values(point: float) -> list[float]:
-    """What three weights are multiplied with at a point: its powers, over the product of its distances to the others."""
+    """What three weights are multiplied with at a point: its powers, over the product of its distances to others."""
     scale = prod(point - other for other in POINTS if other != point)
     return [point**power / scale for power in range(3)]

@@ -62,8 +62,8 @@ def plain(model: nn.Module) -> nn.Module:
 def _for_inference(model: nn.Module) -> nn.Module:
     """Let convolutions run channels last, by Winograd's algorithm, and splines overwrite what a layer before returned.
 
-    It is the same function, faster. All is decided once, by the measurement in docs/kernels.md, and not anew on each machine: a choice that depends on
-    the load of the moment would change the last bits from run to run.
+    It is the same function, faster. All is decided once, by the measurement in docs/kernels.md, and not anew on each
+    machine: a choice that depends on the load of the moment would change the last bits from run to run.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):  # torch goes by the weight, whatever the layout of the image

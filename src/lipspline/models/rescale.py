@@ -1,8 +1,8 @@
 """A denoiser trained for one noise level as a denoiser for any other.
 
-For more noise than it was trained for, a denoiser is rescaled: it then sees images with less contrast. For less noise it is
-not, as it would see images brighter than any of its training, and fail; instead it is averaged with the identity. Both
-keep the Lipschitz constant. How well this works is measured in docs/denoisers.md.
+For more noise than it was trained for, a denoiser is rescaled: it then sees images with less contrast. For less noise
+it is not, as it would see images brighter than any of its training, and fail; instead it is averaged with the identity.
+Both keep the Lipschitz constant. How well this works is measured in docs/denoisers.md.
 """
 
 import math

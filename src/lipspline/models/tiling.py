@@ -41,13 +41,14 @@ def apply_tiled(
 
     In float32 on the CPU it is equal bit by bit: torch picks the algorithm of a convolution by its size, so all windows
     have one size, and one that torch does not count as small unless the image itself is; and as Winograd's algorithm
-    works in squares of 4 x 4 pixels, windows begin where such a square of the whole image does. Elsewhere it is equal up to
-    the round-off of the algorithms that were picked.
+    works in squares of 4 x 4 pixels, windows begin where such a square of the whole image does. Elsewhere it is equal
+    up to the round-off of the algorithms that were picked.
 
     Args:
         model: keeps the size of its input.
         image: the whole image.
-        tile: side of the part of each tile that is kept, at least: a multiple of 4, and more where windows would be small.
+        tile: side of the part of each tile that is kept, at least: it becomes a multiple of 4, and more where windows
+            would be small.
         watch: called with the tiles done and their number after each of them.
     """
     _checks.at_least("tile", tile, 1)

@@ -15,7 +15,7 @@ class InferenceConv2d(nn.Conv2d):
     """A convolution of channels-last images that runs Winograd's algorithm if it is 3 x 3 with zeros around the image.
 
     Where a derivative is wanted, the C kernels do not run or a compiler looks on, it is `nn.Conv2d`; both round
-    differently in the last bits. The transformed kernels are kept, and made anew when the weight has changed in any way.
+    differently in the last bits. The transformed kernels are kept, and made anew when the weight has changed.
     """
 
     _prepared: tuple[Tensor, Tensor] | None = None

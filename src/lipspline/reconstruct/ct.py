@@ -18,8 +18,8 @@ from lipspline.reconstruct.mri import GAUSSIAN_MEDIAN
 from lipspline.reconstruct.problem import Modality, Problem, brightness
 
 PRIOR = 0.4
-"""Of the strength that the noise asks for. Most frequencies of an image are seen by few rays, nothing holds them against
-the denoiser, and results were too smooth: an abdomen (noise 1) has 30.7 dB at 1.05, 33.0 dB at 0.26 and 31.0 dB at 0.1;
+"""Of the strength that the noise asks for. Most frequencies of an image are seen faintly, little holds them against the
+denoiser, and results were too smooth: an abdomen (noise 1) has 30.7 dB at 1.05, 33.0 dB at 0.26 and 31.0 dB at 0.1;
 the phantom of the demo 33.5 dB at 1, 34.5 at 0.57 and 34.9 at 0.34."""
 
 

@@ -6,10 +6,10 @@ moves by `α n² ∇ log p`. So the two agree where
 
 .. math:: \beta s^2 = n^2 / \|H\|^2.
 
-`auto` solves this for whichever of `s` and β is not given, with `n²` times the `prior` of the problem. If neither is given,
-β is `USUAL_BETA`, or less where `s` would fall below the levels that a shipped denoiser was trained for: a low level is a
-sharp prior, and frequencies that were not measured know no other strength of it. (For one coil, with `α = 1`, the fixed
-point does not depend on β there at all: four knees had 35.1 to 35.2 dB at noise 5 and 34.4 to 34.6 dB at noise 8,
+`auto` solves this for whichever of `s` and β is not given, with `n²` times the `prior` of the problem. If neither is,
+β is `USUAL_BETA`, or less where `s` would fall below the levels that a shipped denoiser was trained for: a low level is
+a sharp prior, and frequencies that were not measured know no other strength of it. (For one coil, with `α = 1`, the
+fixed point does not depend on β there at all: four knees had 35.1 to 35.2 dB at noise 5 and 34.4 to 34.6 dB at noise 8,
 with β from 0.1 to 0.5.)
 It is a rule of thumb: with images like yours and a known truth, `pnp.tune` finds better numbers.
 """
