@@ -22,8 +22,10 @@ HEADLINES = [
     ("Activations in a network", "Householder", "Householder"),
     ("3x3 convolution, training step", "conv2d, orthogonal", "orthogonal 3x3 convolution, training step"),
     ("3x3 convolution, eval", "conv2d, orthogonal", "... evaluated"),
+    ("3x3 convolution, eval", "plain(conv2d)", "... evaluated, exported by `plain`"),
     ("Training step of the denoiser", "denoiser, LLS", "training step of the whole denoiser"),
     ("Training step of the denoiser", "denoiser, textbook", "the same by the textbook"),
+    ("The denoiser on an image", "plain denoiser, LLS", "the shipped kind of denoiser on an image"),
     ("Orthonormal weight 1024x1024", "default", "orthonormal 1024x1024 weight, forward + backward"),
 ]
 """How a title begins, the name under it, and how the README says it."""

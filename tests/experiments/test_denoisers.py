@@ -14,14 +14,15 @@ def small(activation: str = "lls"):
     return denoiser(activation, channels=4, depth=2)  # type: ignore[arg-type]
 
 
-def test_between_trained_levels_the_one_below_is_rescaled():
-    """Up, so that it sees images with less contrast than in training, and not brighter ones."""
+def test_between_trained_levels_the_nearest_one_serves():
+    """Rescaled up, so that it sees images with less contrast than in training, and not brighter ones; else averaged."""
     low, high = small(), small()
     family = Family({4: low, 15: high})
     x = torch.rand(1, 1, 9, 9)
     assert family.at(15) is high
     with torch.no_grad():
-        torch.testing.assert_close(family.at(14)(x), (14 / 4) * low(x * (4 / 14)))
+        torch.testing.assert_close(family.at(7)(x), (7 / 4) * low(x * (4 / 7)))
+        torch.testing.assert_close(family.at(12)(x), 0.8 * high(x) + 0.2 * x)
         torch.testing.assert_close(family.at(20)(x), (20 / 15) * high(x * (15 / 20)))
         torch.testing.assert_close(family.at(1)(x), 0.25 * low(x) + 0.75 * x)
 

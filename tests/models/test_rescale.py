@@ -68,8 +68,8 @@ def test_a_layer_that_is_not_known_to_scale_is_refused():
         rescale_(Network([nn.Tanh()], {}), 2.0)
 
 
-@pytest.mark.parametrize(("noise", "level"), [(4, 5), (5, 5), (9.9, 5), (10, 10), (14, 10), (50, 15)])
-def test_the_level_below_serves(noise, level):
+@pytest.mark.parametrize(("noise", "level"), [(1, 5), (5, 5), (7, 5), (7.1, 10), (12, 10), (12.5, 15), (50, 15)])
+def test_the_nearest_level_serves(noise, level):
     assert level_for(noise, [10, 15, 5]) == level
 
 

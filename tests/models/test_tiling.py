@@ -8,7 +8,7 @@ from torch import nn
 
 from lipspline.models.denoiser import denoiser
 from lipspline.models.export import plain
-from lipspline.models.tiling import apply_tiled, receptive_radius
+from lipspline.models.tiling import apply_tiled, reach_of_a_border, receptive_radius
 
 
 def network(padding_mode: str, kernel: int = 3, depth: int = 3) -> nn.Sequential:
@@ -44,6 +44,8 @@ def test_tiles_give_the_untiled_result(padding_mode, kernel, shape, tile):
     [
         ({}, (1, 1, 200, 301), 128),
         ({}, (1, 1, 146, 134), 32),
+        ({"channels": 64, "depth": 8}, (1, 1, 203, 301), 128),
+        ({"channels": 64, "depth": 8}, (1, 1, 214, 190), 128),
         ({"padding_mode": "circular"}, (1, 1, 180, 150), 130),
         ({"colors": 3, "kernel": 5}, (2, 3, 90, 61), 40),
         ({"activation": "gs"}, (1, 1, 161, 290), 150),
@@ -85,3 +87,11 @@ def test_a_margin_smaller_than_the_receptive_radius_shows():
 def test_strided_convolutions_are_refused():
     with pytest.raises(ValueError, match="stride 1"):
         apply_tiled(nn.Conv2d(1, 1, 3, stride=2), torch.zeros(1, 1, 64, 64), tile=16)
+
+
+def test_the_reach_of_a_border_counts_squares():
+    """Pixels 0 to 3 share the round-off of pixel 0 in every other layer: 1, 4, 5, 8, 9, 12, 13 and 14."""
+    model = plain(denoiser(channels=16, depth=8))
+    assert receptive_radius(model) == 8
+    assert reach_of_a_border(model) == 14
+    assert reach_of_a_border(network("zeros")) == 3

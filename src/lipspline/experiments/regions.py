@@ -138,16 +138,16 @@ def _rows(settings: Settings, outcomes: Mapping[str, Outcome], number: str) -> d
 
 
 def _sparse_for_free(settings: Settings, outcomes: Mapping[str, Outcome]) -> Verdict:
-    """Whether at every noise level some λ has few regions and loses next to nothing against the best as trained."""
-    regions, merged, psnr = (_rows(settings, outcomes, key) for key in ("merged_regions", "merged_psnr", "psnr"))
-    found = {}
-    for noise, row in regions.items():
-        best = max(value[0] for value in psnr[noise].values())
-        found[noise] = [
-            f"{name} ({value[0]:.2f} regions, {merged[noise][name][0] - best:+.2f} dB)"
-            for name, value in row.items()
-            if value[0] < FEW and merged[noise][name][0] >= best - FREE
-        ]
+    """Whether at every noise level some λ, merged or not, has few regions and loses almost nothing against the best."""
+    found: dict[int, list[str]] = {noise: [] for noise in settings.noises}
+    for noise, names in found.items():
+        numbers = {job.network: outcomes[job.name].numbers for job in jobs(settings) if job.noise == noise}
+        best = max(row["psnr"] for row in numbers.values())
+        for how, prefix in (("as trained", ""), ("merged", "merged_")):
+            for name, row in numbers.items():
+                regions, loss = row[f"{prefix}regions"], best - row[f"{prefix}psnr"]
+                if regions < FEW and loss <= FREE:
+                    names.append(f"{name} {how} ({regions:.2f} regions, {-loss:+.2f} dB)")
     text = "; ".join(f"noise {noise}: {', '.join(names) or 'none'}" for noise, names in found.items())
     return Verdict(all(found.values()), f"below {FEW:g} regions and within {FREE:g} dB of the best, {text}")
 

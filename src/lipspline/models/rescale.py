@@ -23,13 +23,13 @@ HOMOGENEOUS = (nn.ReLU, AbsoluteValue, LipschitzPReLU, GroupSort, MaxMin, Househ
 
 
 def level_for(noise: float, trained: Collection[float]) -> float:
-    """Which of the trained levels serves `noise` best: the highest that is not above it, or else the lowest.
+    """Which of the trained levels serves `noise` best: the nearest, as a ratio.
 
     Example:
-        >>> level_for(14, [5, 10, 15]), level_for(2, [5, 10, 15])
-        (10, 5)
+        >>> level_for(7, [5, 10, 15]), level_for(7.1, [5, 10, 15])
+        (5, 10)
     """
-    return max((level for level in trained if level <= noise), default=min(trained))
+    return min(trained, key=lambda level: abs(math.log(level / noise)))
 
 
 def serving(denoiser: nn.Module, trained: float, noise: float) -> nn.Module:

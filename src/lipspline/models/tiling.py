@@ -1,4 +1,4 @@
-"""Large images in pieces: each tile is cut with the margin the network looks at, so that the seams are exact."""
+"""Large images in pieces: each tile is cut with a margin so wide that the seams are exact."""
 
 import itertools
 import math
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lipspline import _checks
+from lipspline.nn.inference_conv import InferenceConv2d
 
 SMALL = 20480  # numbers up to which torch convolves a single image without oneDNN, with other rounding
 ALIGNED = 4  # pixels between places where Winograd's algorithm rounds alike
@@ -35,8 +36,8 @@ def apply_tiled(
 ) -> Tensor:
     """Apply a network of stride-1 convolutions to an image `(B, C, H, W)` tile by tile, with memory that stays flat.
 
-    The result is that of the untiled call: a tile is cut with a margin of the receptive radius, and the margin of the
-    result, which is where the artificial border can be felt, is thrown away. Circular networks see the image wrap
+    The result is that of the untiled call: a tile is cut with a margin, and the margin of the result, which is where
+    the artificial border can be felt (`reach_of_a_border`), is thrown away. Circular networks see the image wrap
     around, as they do untiled.
 
     In float32 on the CPU it is equal bit by bit: torch picks the algorithm of a convolution by its size, so all windows
@@ -52,7 +53,7 @@ def apply_tiled(
         watch: called with the tiles done and their number after each of them.
     """
     _checks.at_least("tile", tile, 1)
-    tile, margin, wraps = _aligned(tile), _aligned(receptive_radius(model)), _wraps(model)
+    tile, margin, wraps = _aligned(tile), _aligned(reach_of_a_border(model)), _wraps(model)
     height, width = image.shape[-2:]
     while _pixels(height, tile, margin) * _pixels(width, tile, margin) <= SMALL and tile < max(height, width):
         tile *= 2
@@ -71,8 +72,28 @@ def apply_tiled(
     return out
 
 
+def reach_of_a_border(model: nn.Module) -> int:
+    """How many pixels from the border of a window results may differ from those of the whole image, if only by a bit.
+
+    This is the receptive radius, and more with Winograd's algorithm: all results of a square are sums over all its
+    inputs, of which some cancel, but for round-off.
+    """
+    return max(_reach(model, first) for first in range(1, ALIGNED + 1))
+
+
+def _reach(model: nn.Module, first: int) -> int:
+    """The same for a window whose border cuts squares so that `first` of their pixels are left."""
+    reach = 0
+    for layer in model.modules():
+        if isinstance(layer, InferenceConv2d) and layer.has_algorithm:
+            reach = max(first + _aligned(reach - first), reach + 1)
+        elif isinstance(layer, nn.Conv2d):
+            reach += receptive_radius(layer)
+    return reach
+
+
 def _aligned(pixels: int) -> int:
-    return -(-pixels // ALIGNED) * ALIGNED
+    return max(-(-pixels // ALIGNED) * ALIGNED, 0)
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ def available() -> dict[tuple[str, int], str]:
 def zoo(activation: str = "lls", noise: float = 15) -> Network:
     """Load a shipped denoiser: certified <= 1 (computed again on loading), no network, a few milliseconds.
 
-    A noise level that none was trained for is served by the next one below, rescaled, and one below all of them by the
-    lowest, averaged with the identity [sec:exp_pnp].
+    A noise level that none was trained for is served by the nearest one: rescaled if that was trained for less,
+    averaged with the identity if it was trained for more [sec:exp_pnp].
 
     Args:
         activation: "lls", or a rival for comparison.

@@ -23,7 +23,7 @@ class InferenceConv2d(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         if not self._is_simple(input):
             return super().forward(input)
-        if self._has_algorithm() and all(map(has_winograd, (input, *self._values()))):
+        if self.has_algorithm and all(map(has_winograd, (input, *self._values()))):
             bias = input.new_zeros(self.out_channels) if self.bias is None else self.bias
             return convolve(input, self._transformed(), bias)
         return super().forward(_with_channels_last(input) if self.in_channels == 1 else input)
@@ -43,7 +43,9 @@ class InferenceConv2d(nn.Conv2d):
     def _values(self) -> tuple[Tensor, ...]:
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
-    def _has_algorithm(self) -> bool:
+    @property
+    def has_algorithm(self) -> bool:
+        """Whether Winograd's algorithm computes this convolution, on processors that can run it."""
         return (
             self.kernel_size == (3, 3)
             and self.padding in ("same", (1, 1))
