@@ -55,7 +55,7 @@ def everything(bench: dict) -> str:
     """All suites, a table each."""
     lines = [f"Measured with {machine(bench)}.", ""]
     for result in bench["results"]:
-        lines += [f"### {result['title']}", "", f"| | in units of {result['unit']} |", "|---|---|"]
+        lines += [f"## {result['title']}", "", f"| | in units of {result['unit']} |", "|---|---|"]
         lines += [f"| {name} | {value:.2f} |" for name, value in result["values"].items() if name != result["unit"]]
         lines.append("")
     return "\n".join(lines)

@@ -1,5 +1,6 @@
 """The pages of the site exist, are all in its navigation, and lead to each other."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -85,6 +86,14 @@ def test_the_link_check_sees_what_it_should(tmp_path: Path):
     page.write_text("# A page: `x`, y\n[a](b.md) [c\nd](e.md#f) `[no](code.md)` [out](https://example.org) $f[1](x)$\n")
     assert links(page) == ["b.md", "e.md#f"]
     assert anchors(page) == {"a-page-x-y"}
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
+def test_headings_skip_no_level(page: Path):
+    """The site would not build without a warning."""
+    levels = [len(marks) for marks in re.findall(r"^(#+) ", CODE.sub("", page.read_text()), re.MULTILINE)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
 
 
 def test_results_are_those_of_the_committed_files():
