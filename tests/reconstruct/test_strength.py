@@ -71,7 +71,7 @@ def test_shipped_denoisers_go_by_name_and_noise(monkeypatch, net):
     monkeypatch.setattr(strength, "zoo", lambda *a: asked.append(a) or models.load(net))
     assert strength.choose("lls", 7.5, 0.4, problem(0.01)).name == "lls-7.5"
     automatic = strength.choose("lls", "auto", "auto", problem(0.02))
-    assert (automatic.name, automatic.beta) == ("lls-8.06", pytest.approx(strength.USUAL_BETA))
+    assert (automatic.name, automatic.beta) == ("lls-8.06", strength.GENTLE_BETA)
     assert strength.choose("av", 10, "auto", problem(0.01)).beta == strength.matching_beta(0.01, 10)
     assert strength.choose("av", "auto", 0.4, problem(0.01)).beta == 0.4
     assert asked[0] == ("lls", 7.5)
