@@ -137,6 +137,9 @@ def main() -> int:
     parser.add_argument("--match", default="", help="a regular expression: only the bugs whose description has it")
     arguments = parser.parse_args()
     bugs = [bug for bug in load(arguments.area) if re.search(arguments.match, bug.why)]
+    if not bugs:
+        print(f"No planted bug has {arguments.match!r} in its description.", file=sys.stderr)
+        return 2
     tests = tuple(dict.fromkeys(test for bug in bugs for test in bug.tests))
     if complaint := without_bugs(tests):
         print(complaint, "The tests fail without a bug, so they cannot tell anything about bugs.", sep="\n")

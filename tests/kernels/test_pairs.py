@@ -165,3 +165,17 @@ def test_odd_channels_and_vectors_of_the_wrong_shape_are_refused():
         sort_pairs(torch.zeros(2, 3))
     with pytest.raises(ValueError, match=r"v \(2, 2\), but got v \(3, 2\) for x \(1, 4\)"):
         householder(torch.zeros(1, 4), torch.zeros(3, 2))
+
+
+def test_hessians_agree_whichever_way_they_are_computed(implementation):
+    x, angle = torch.randn(4, 6, dtype=torch.float64), torch.linspace(0, 2, 3, dtype=torch.float64)
+
+    def energy(angle: Tensor) -> Tensor:
+        return householder(x, torch.stack([angle.cos(), angle.sin()], dim=-1)).pow(3).sum()
+
+    with kernels.using(implementation):
+        ways = [torch.func.jacrev, torch.func.jacfwd]
+        hessians = [outer(inner(energy))(angle) for outer in ways for inner in ways]
+    assert hessians[0].diag().abs().min() > 0
+    for hessian in hessians[1:]:
+        torch.testing.assert_close(hessian, hessians[0])

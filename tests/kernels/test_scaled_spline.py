@@ -96,13 +96,90 @@ def test_autograd_sees_one_step():
     assert {type(node).__name__ for node, _ in y.grad_fn.next_functions if node is not None} == {"AccumulateGrad"}
 
 
-def test_transforms_get_the_parts(implementation):
-    c, log_scale = parameters(3, 7, torch.float64)
-    x = torch.randn(5, 2, 3, dtype=torch.float64)
+def ensemble(rows: int, *shape: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Five members: inputs `(5, *shape)`, and splines of their own."""
+    members = [parameters(rows, 7, torch.float64) for _ in range(5)]
+    c, log_scale = (torch.stack(part) for part in zip(*members, strict=True))
+    factor = torch.linspace(0.5, 1.5, 5, dtype=torch.float64)
+    return torch.randn(5, *shape, dtype=torch.float64), c * factor[:, None, None], log_scale + factor[:, None]
+
+
+@pytest.mark.parametrize("in_dims", [(0, 0, 0), (0, None, None), (None, 0, 0), (1, None, 0), (2, 1, None), (0, 2, 1)])
+@pytest.mark.parametrize("rows", [3, 1])
+def test_vmap_is_a_loop(implementation, in_dims, rows):
+    arguments = [
+        t[0] if dim is None else t.movedim(0, dim) for t, dim in zip(ensemble(rows, 2, 3), in_dims, strict=True)
+    ]
+
+    def function(*arguments: Tensor) -> Tensor:
+        return scaled_spline(*arguments, RADIUS, SLOPE)
+
+    def gradient(*arguments: Tensor) -> tuple[Tensor, ...]:
+        return torch.func.grad(lambda *a: function(*a).pow(2).sum(), argnums=(0, 1, 2))(*arguments)
+
     with kernels.using(implementation):
-        together = torch.func.vmap(lambda x: scaled_spline(x, c, log_scale, RADIUS, SLOPE))(x)
-        for got, part in zip(together, x, strict=True):
-            assert torch.equal(got, scaled_spline(part, c, log_scale, RADIUS, SLOPE))
+        together = torch.func.vmap(function, in_dims)(*arguments)
+        gradients = torch.func.vmap(gradient, in_dims)(*arguments)
+        for i in range(5):
+            one = [t if dim is None else t.select(dim, i) for t, dim in zip(arguments, in_dims, strict=True)]
+            assert torch.equal(together[i], function(*one))
+            for batch, single in zip(gradients, gradient(*one), strict=True):
+                torch.testing.assert_close(batch[i], single)
+
+
+def test_vmap_within_vmap_is_a_double_loop(implementation):
+    x, c, log_scale = (torch.stack([t, 2 * t]) for t in ensemble(3, 2, 3))
+
+    def function(*arguments: Tensor) -> Tensor:
+        return scaled_spline(*arguments, RADIUS, SLOPE)
+
+    with kernels.using(implementation):
+        twice = torch.func.vmap(torch.func.vmap(function))(x, c, log_scale)
+        shared = torch.func.vmap(torch.func.vmap(function), (0, None, None))(x, c[0], log_scale[0])
+        assert torch.equal(twice[1, 3], function(x[1, 3], c[1, 3], log_scale[1, 3]))
+        assert torch.equal(shared[1, 3], function(x[1, 3], c[0, 3], log_scale[0, 3]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_ensemble_has_the_gradients_of_its_members(implementation, dtype):
+    """The parameters belong to autograd outside of vmap, as in `training.ensemble`."""
+    arguments = [t.to(dtype) for t in ensemble(3, 40, 3)]
+
+    def function(*arguments: Tensor) -> Tensor:
+        return scaled_spline(*arguments, RADIUS, SLOPE)
+
+    with kernels.using(implementation):
+        together = [t.clone().requires_grad_() for t in arguments]
+        torch.func.vmap(function)(*together).cos().sum().backward()
+        alone = [t.clone().requires_grad_() for t in arguments]
+        for members in zip(*alone, strict=True):
+            function(*members).cos().sum().backward()
+    for batch, single in zip(together, alone, strict=True):
+        torch.testing.assert_close(batch.grad, single.grad)
+
+
+@needs_c
+def test_in_an_ensemble_autograd_sees_one_step_too():
+    leaves = [t.requires_grad_() for t in ensemble(3, 2, 3)]
+    y = torch.func.vmap(lambda *arguments: scaled_spline(*arguments, RADIUS, SLOPE))(*leaves)
+    assert y.grad_fn is not None
+    assert {type(node).__name__ for node, _ in y.grad_fn.next_functions if node is not None} == {"AccumulateGrad"}
+
+
+def test_hessians_agree_whichever_way_they_are_computed(implementation):
+    x, c, log_scale = (t[0] for t in ensemble(3, 2, 3))
+
+    def energy(log_scale: Tensor) -> Tensor:
+        return scaled_spline(x, c, log_scale, RADIUS, SLOPE).pow(2).sum()
+
+    with kernels.using(implementation):
+        ways = [
+            first(second(energy))(log_scale)
+            for first in (torch.func.jacrev, torch.func.jacfwd)
+            for second in (torch.func.jacrev, torch.func.jacfwd)
+        ]
+    for way in ways[1:]:
+        torch.testing.assert_close(way, ways[0])
 
 
 def test_coefficients_for_other_channels_are_refused(implementation):

@@ -42,15 +42,14 @@ def test_it_is_the_convolution(shape):
 
 
 def test_the_round_off_is_that_of_torch():
-    """Balanced points: with the textbook's 1 and 2 instead of their square roots it is twice as large."""
     x, weight, bias = data(1, 64, 64, 64, 64)
     wanted = F.conv2d(x.double(), weight.double(), bias.double(), padding=1)
     ours, torchs = convolve(x, prepare(weight), bias), F.conv2d(x, weight, bias, padding=1)
     assert (ours - wanted).pow(2).mean() < 2 * (torchs - wanted).pow(2).mean()
 
 
-def test_polynomials_with_small_integers_are_convolved_without_any_error_worth_a_bit():
-    """One weight of one in each place moves the image by that place."""
+def test_a_single_weight_moves_the_image():
+    """A one in each of the nine places: an image of small integers comes out moved, to round-off."""
     x = torch.arange(2 * 30.0).view(1, 2, 5, 6)
     for i in range(3):
         for j in range(3):

@@ -154,7 +154,7 @@ def test_wrong_inputs_are_refused_by_torch():
         layer()(torch.randn(1, 16, 9, 9, dtype=torch.float64))
 
 
-def test_it_compiles_and_exports():
+def test_it_exports_as_an_ordinary_convolution():
     conv, x = layer(), torch.randn(1, 16, 9, 9)
     program = torch.export.export(conv, (x,))
     torch.testing.assert_close(program.module()(x), conv(x), rtol=0, atol=1e-5)

@@ -12,7 +12,7 @@ from lipspline.kernels.choice import implementation
 from lipspline.kernels.layout import like
 from lipspline.kernels.piecewise_affine import arrange, piecewise_affine, piecewise_affine_backward
 from lipspline.kernels.spline_tables import spline_tables
-from lipspline.kernels.torch_operator import functorch_is_active, is_ordinary
+from lipspline.kernels.torch_operator import Operator, functorch_is_active, in_front, is_ordinary, is_traced
 
 
 def scaled_spline(
@@ -40,9 +40,7 @@ def scaled_spline(
         channel_dim += x.ndim
     if not _at_once(x, c, log_scale, channel_dim):
         return piecewise_affine(x, *scaled_tables(c, log_scale, radius, slope), channel_dim)
-    if torch.is_grad_enabled():
-        return _apply(x, c, log_scale, radius, *slope, channel_dim)
-    return _evaluate(x, c, log_scale, radius, *slope, channel_dim)[0]
+    return _forward(x, c, log_scale, radius, *slope, channel_dim)
 
 
 def scaled_tables(
@@ -55,10 +53,10 @@ def scaled_tables(
 
 
 def _at_once(x: Tensor, c: Tensor, log_scale: Tensor, channel_dim: int) -> bool:
-    """Whether the C kernels can do it. Compilers and transforms get the parts, which they can take apart."""
+    """Whether the C kernels can do it. Compilers and forward derivatives get the parts, which they can take apart."""
     return (
-        is_ordinary(x, c, log_scale)
-        and not functorch_is_active()
+        not is_traced()
+        and (functorch_is_active() or is_ordinary(x, c, log_scale))
         and forward_ad._current_level < 0
         and implementation(x) == "c"
         and x.dtype == c.dtype == log_scale.dtype
@@ -72,11 +70,11 @@ def _at_once(x: Tensor, c: Tensor, log_scale: Tensor, channel_dim: int) -> bool:
 def _evaluate(
     x: Tensor, c: Tensor, log_scale: Tensor, radius: float, low: float, high: float, channel_dim: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Output, α, and the tables in the order of the C kernels."""
+    """Output, α, and the tables in the order of the C kernels; c is `(C, K)`, or `(G, C, K)` with groups in x."""
     dense, sizes = arrange(x, c, channel_dim)
-    c, scale = c.contiguous(), log_scale.exp()
+    c, scale = c.contiguous(), log_scale.exp().contiguous()
     regions = c.shape[-1] - 1
-    y, tables = torch.empty_like(dense), c.new_empty(len(c) * (2 * regions + 1))
+    y, tables = torch.empty_like(dense), c.new_empty(scale.numel() * (2 * regions + 1))
     native.run(
         "lipspline_scaled_spline",
         8 * x.itemsize, dense.data_ptr(), c.data_ptr(), scale.data_ptr(), radius, low, high, *sizes, regions,
@@ -85,18 +83,47 @@ def _evaluate(
     return y, scale, tables
 
 
+def _fake(x, c, log_scale, radius, low, high, channel_dim):
+    return torch.empty_like(x, memory_format=torch.contiguous_format if c.ndim == 3 else torch.preserve_format)
+
+
+def _batched(info, in_dims, x, c, log_scale, *rest):
+    *rest, channel_dim = rest
+    if in_dims[1:3] == (None, None):  # more elements for the same splines
+        at = c.ndim - 2
+        return _forward(x.movedim(in_dims[0], at), c, log_scale, *rest, channel_dim + 1), at
+    x, c, log_scale = (in_front(t, d, info.batch_size) for t, d in zip((x, c, log_scale), in_dims[:3], strict=True))
+    if c.ndim == 3:
+        return _forward(x, c, log_scale, *rest, channel_dim + 1), 0
+    y = _forward(*(t.flatten(0, 1) for t in (x, c, log_scale)), *rest, channel_dim)
+    return y.unflatten(0, x.shape[:2]), 0
+
+
+_forward = Operator(
+    "scaled_spline(Tensor x, Tensor c, Tensor log_scale, float radius, float low, float high, int channel_dim)"
+    " -> Tensor",
+    kernel=lambda *arguments: _evaluate(*arguments)[0],
+    fake=_fake,
+    batched=_batched,
+)
+
+
+@_forward.derivatives
 class _ScaledSpline(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, c, log_scale, radius, low, high, channel_dim):
-        y, scale, tables = _evaluate(x, c, log_scale, radius, low, high, channel_dim)
+    def forward(ctx, x, c, log_scale, *rest):
+        ctx.rest = rest
+        if not is_ordinary(x, c, log_scale):
+            ctx.save_for_backward(x, c, log_scale, None, None)
+            return _forward.evaluate(x, c, log_scale, *rest)
+        y, scale, tables = _evaluate(x, c, log_scale, *rest)
         ctx.save_for_backward(x, c, log_scale, scale, tables)
-        ctx.rest = radius, low, high, channel_dim
         return y
 
     @staticmethod
     def backward(ctx, g):
         x, c, log_scale, scale, tables = ctx.saved_tensors
-        if torch.is_grad_enabled() or not is_ordinary(g):
+        if torch.is_grad_enabled() or scale is None or not is_ordinary(g):
             return *_differentiable_backward(g, x, c, log_scale, *ctx.rest), None, None, None, None
         radius, low, high, channel_dim = ctx.rest
         dense, sizes = arrange(x, c, channel_dim)
@@ -108,10 +135,6 @@ class _ScaledSpline(torch.autograd.Function):
             c.shape[-1] - 1, tables.data_ptr(), gx.data_ptr(), gc.data_ptr(), glog.data_ptr(), native.threads(),
         )  # fmt: skip
         return gx, gc, glog, None, None, None, None
-
-
-# Not `_ScaledSpline.apply`: that is a layer above for functorch, which is not active here.
-_apply = super(torch.autograd.Function, _ScaledSpline).apply  # type: ignore[attr-defined]
 
 
 def _differentiable_backward(

@@ -31,9 +31,14 @@ def _ordinary_keys() -> frozenset[int]:
 _ORDINARY = _ordinary_keys()  # dense CPU tensors that no subclass, transform or view of bits wraps
 
 
+def is_traced() -> bool:
+    """Whether a compiler or a mode (of fake tensors, say) looks at what is called."""
+    return is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+
+
 def is_ordinary(*tensors: Tensor) -> bool:
     """Whether these are dense CPU tensors outside every mode and transform, so that a kernel may read their memory."""
-    if is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
+    if is_traced():
         return False
     for t in tensors:  # noqa: SIM110 (`all` would cost as much again as the loop)
         if _keys(t) not in _ORDINARY:
@@ -65,6 +70,8 @@ class Operator:
         """Class decorator: the autograd function whose `forward` calls `self.evaluate`."""
         # Not `function.apply`: that is a layer above for functorch, whose levels the dispatcher has seen to already.
         self._apply = super(torch.autograd.Function, function).apply  # type: ignore[attr-defined]
+        if "jvp" in vars(function):
+            function.jvp = staticmethod(_with_outer_tangents(function.jvp))
         return function
 
     def __call__(self, *arguments: Any) -> Any:
@@ -94,6 +101,32 @@ class Operator:
             return self._apply(*arguments)
 
 
+class _AtPrimals:
+    """The context of an autograd function whose saved tensors have no tangents at the innermost level."""
+
+    def __init__(self, ctx: Any):
+        self._ctx = ctx
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor, ...]:
+        return tuple(forward_ad.unpack_dual(t).primal for t in self._ctx.saved_tensors)
+
+
+def _with_outer_tangents(jvp: Callable) -> Callable:
+    """torch calls `jvp` with forward derivatives switched off, and those of an outer level would be lost."""
+
+    def call(ctx: Any, *tangents: Any) -> Any:
+        with forward_ad._set_fwd_grad_enabled(True):
+            return jvp(_AtPrimals(ctx), *tangents)
+
+    return call
+
+
 def in_front(t: Tensor, dim: int | None, size: int) -> Tensor:
     """`t` with its batch dimension in front, made by repetition if it has none: for the rules of vmap."""
-    return t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)
+    if dim is None:
+        return t.expand(size, *t.shape)
+    return t.movedim(dim, 0) if dim else t
