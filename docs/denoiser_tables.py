@@ -1,7 +1,7 @@
 """Fill the tables of docs/denoisers.md: from the shipped weights, and from results/denoiser-levels.json.
 
-`--check` fails if the page does not show them. `--measure DIR` measures the second table first, on the images below the
-data folder DIR; with three shipped levels this takes about two minutes on two cores.
+`--check` fails if the page does not show them. `--measure DIR` measures the latter first, on the images below the data
+folder DIR; with three shipped levels this takes about two minutes on two cores.
 """
 
 import json
@@ -13,8 +13,9 @@ from torch import nn
 
 from lipspline.data import bsd, images
 from lipspline.data.location import locate
-from lipspline.models.rescale import level_for, serving
+from lipspline.models.rescale import Rescaled, level_for, serving
 from lipspline.models.zoo import available, zoo
+from lipspline.nn.combine import Averaged
 from lipspline.training.tasks import mean_quality
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,7 +23,7 @@ PAGE = ROOT / "docs" / "denoisers.md"
 LEVELS = ROOT / "results" / "denoiser-levels.json"
 NOISES = (1, 2, 3, 5, 7, 9, 10, 12, 14, 15, 20, 25)
 IMAGES = 12
-MARKS = re.compile(r"(<!-- (shipped|levels) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+MARKS = re.compile(r"(<!-- (shipped|levels|below) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
 
 def shipped_table() -> str:
@@ -58,7 +59,17 @@ def measure(data: str) -> None:
             str(level): mean_quality(serving(zoo("lls", level), level, noise), noisy)["psnr"] for level in trained
         }
         psnr[str(noise)]["nothing"] = mean_quality(nn.Identity(), noisy)["psnr"]
-    LEVELS.write_text(json.dumps({"images": IMAGES, "psnr": psnr}, indent=1) + "\n")
+    lowest, below = min(trained), {}
+    for noise in (noise for noise in NOISES if noise < lowest):
+        noisy, ratio, inner = bsd.noisy_images(clean, noise / 255), noise / lowest, zoo("lls", lowest)
+        ways = {
+            "nothing": nn.Identity(),
+            "averaged, s / s0": Averaged(inner, ratio),
+            "averaged, (s / s0)²": Averaged(inner, ratio**2),
+            "rescaled": Rescaled(inner, ratio),
+        }
+        below[str(noise)] = {way: mean_quality(model, noisy)["psnr"] for way, model in ways.items()}
+    LEVELS.write_text(json.dumps({"images": IMAGES, "psnr": psnr, "below": below}, indent=1, ensure_ascii=False) + "\n")
 
 
 def levels_table() -> str:
@@ -80,9 +91,18 @@ def levels_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def below_table() -> str:
+    """Ways to serve less noise than any denoiser was trained for."""
+    below = json.loads(LEVELS.read_text())["below"]
+    ways = list(next(iter(below.values())))
+    lines = ["| noise | " + " | ".join(["noisy", *ways[1:]]) + " |", "|---" * (1 + len(ways)) + "|"]
+    lines += [f"| {noise} | " + " | ".join(f"{row[way]:.2f}" for way in ways) + " |" for noise, row in below.items()]
+    return "\n".join(lines) + "\n"
+
+
 def filled() -> str:
     """The page with its tables."""
-    tables = {"shipped": shipped_table(), "levels": levels_table()}
+    tables = {"shipped": shipped_table(), "levels": levels_table(), "below": below_table()}
     return MARKS.sub(lambda match: match[1] + tables[match[2]] + match[3], PAGE.read_text())
 
 

@@ -79,7 +79,7 @@ def test_what_serves_another_noise_level_can_be_saved_and_exported(weights, tmp_
 @pytest.mark.skipif(("lls", 5) not in SHIPPED, reason="the denoiser does not ship")
 @pytest.mark.parametrize("noise", [1, 2, 4, 7])
 def test_little_noise_is_removed_and_not_made(noise):
-    """Rescaled down, a denoiser did far worse than nothing: 33 dB where the noisy image had 42."""
+    """Rescaled down, a denoiser does worse than nothing (docs/denoisers.md)."""
     rows = torch.linspace(0, 1, 64)
     clean = (0.5 + 0.4 * torch.sin(9 * rows[:, None]) * torch.cos(7 * rows[None]) + 0.1 * (rows > 0.5)).view(
         1, 1, 64, 64
