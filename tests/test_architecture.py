@@ -26,6 +26,7 @@ LEVELS = {
     "kernels": 0,
     "functional": 1,
     "nn": 2,
+    "lower_bound": 2,
     "certify": 3,
     "models": 4,
     "data": 5,
