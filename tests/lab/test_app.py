@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lipspline import operators
+from lipspline.reconstruct.strength import PRIOR
 from live_lab import ORDER
 
 
@@ -62,10 +63,10 @@ def test_a_preview_shows_the_measurement(lab):
 
 
 def test_a_preview_says_what_would_suit_the_noise(lab):
-    """A file that does not say its noise level is taken for 15 of 255; β = (255 n / 15)² for ‖H‖ = 1."""
-    for noise in (0.01, 0.02):
+    """A file that does not say its noise level is taken for 15 of 255; β = 0.3 (255 n / 15)² for ‖H‖ = 1."""
+    for noise in (0.02, 0.04):
         suited = lab.order("/preview", noise=noise)[1]["suited"]
-        assert suited == {"strength": 15, "beta": pytest.approx((17 * noise) ** 2, abs=0.005)}
+        assert suited == {"strength": 15, "beta": pytest.approx(PRIOR * (17 * noise) ** 2, abs=0.005)}
 
 
 @pytest.mark.parametrize("kind", ["mri", "ct"])

@@ -1,7 +1,5 @@
 """Which denoiser, and how strong."""
 
-import dataclasses
-
 import pytest
 import torch
 
@@ -55,10 +53,8 @@ def test_a_quadratic_prior_makes_the_rule_exact():
     assert x == pytest.approx(norm * y / (norm**2 + n**2), rel=1e-5)
 
 
-def test_a_problem_may_want_another_prior_than_its_noise_asks_for():
-    """A quarter of the strength is that of half the noise."""
-    weaker = dataclasses.replace(problem(0.02), prior=0.25)
-    assert strength.relative_noise(weaker) == pytest.approx(strength.relative_noise(problem(0.01)))
+def test_a_quarter_of_the_prior_is_that_of_half_the_noise():
+    assert strength.relative_noise(problem(0.02), 0.25) == pytest.approx(strength.relative_noise(problem(0.01), 1.0))
 
 
 def test_noise_is_measured_in_units_of_the_norm_of_the_operator():
@@ -70,28 +66,30 @@ def test_shipped_denoisers_go_by_name_and_noise(monkeypatch, net):
     monkeypatch.setattr(strength, "available", lambda: {("lls", 5): "", ("lls", 15): "", ("av", 15): ""})
     monkeypatch.setattr(strength, "zoo", lambda *a: asked.append(a) or models.load(net))
     assert strength.choose("lls", 7.5, 0.4, problem(0.01)).name == "lls-7.5"
-    automatic = strength.choose("lls", "auto", "auto", problem(0.02))
-    assert (automatic.name, automatic.beta) == ("lls-8.06", strength.GENTLE_BETA)
-    assert strength.choose("av", 10, "auto", problem(0.01)).beta == strength.matching_beta(0.01, 10)
+    automatic = strength.choose("lls", "auto", "auto", problem(0.01), prior=1)
+    assert (automatic.name, automatic.beta) == ("lls-8.06", pytest.approx(strength.USUAL_BETA))
+    assert automatic.chosen == "auto, from noise 0.01 of the brightness in the data"
+    assert strength.choose("lls", "auto", "auto", problem(0.02)).name == f"lls-{8.06 * 2 * strength.PRIOR**0.5:.3g}"
+    assert strength.choose("av", 10, "auto", problem(0.01), prior=1).beta == strength.matching_beta(0.01, 10)
     assert strength.choose("av", "auto", 0.4, problem(0.01)).beta == 0.4
     assert asked[0] == ("lls", 7.5)
-    assert [name for name, _ in asked] == ["lls", "lls", "av", "av"]
+    assert [name for name, _ in asked] == ["lls", "lls", "lls", "av", "av"]
 
 
 def test_little_noise_lowers_beta_rather_than_the_level_of_the_denoiser(monkeypatch, net):
     """Below the levels it was trained for a denoiser sees images that are brighter than in its training."""
     monkeypatch.setattr(strength, "available", lambda: {("lls", 5): "", ("lls", 15): "", ("av", 15): ""})
     monkeypatch.setattr(strength, "zoo", lambda *a: models.load(net))
-    chosen = strength.choose("lls", "auto", "auto", problem(0.004))
+    chosen = strength.choose("lls", "auto", "auto", problem(0.004), prior=1)
     assert (chosen.name, chosen.beta) == ("lls-5", strength.matching_beta(0.004, 5))
-    assert strength.choose("av", "auto", "auto", problem(0.004)).name == "av-15"
-    assert strength.choose("lls", "auto", 0.1, problem(0.004)).name == "lls-3.23"
+    assert strength.choose("av", "auto", "auto", problem(0.004), prior=1).name == "av-15"
+    assert strength.choose("lls", "auto", 0.1, problem(0.004), prior=1).name == "lls-3.23"
 
 
 def test_a_file_that_says_what_it_was_trained_for_is_taken_at_its_word(tmp_path):
     network = models.denoiser("lls", channels=4, depth=2)
     models.save(network, tmp_path / "n.safetensors", {"trained": {"noise": 5}})
-    chosen = strength.choose(str(tmp_path / "n.safetensors"), "auto", "auto", problem(0.01))
+    chosen = strength.choose(str(tmp_path / "n.safetensors"), "auto", "auto", problem(0.01), prior=1)
     assert chosen.beta == strength.matching_beta(0.01, 5)
 
 

@@ -95,7 +95,7 @@ class Bench:
         if order.model in self.denoisers.shipped:
             strength, beta = automatic_level(order.model, relative), matching_beta(relative, order.strength)
         else:
-            strength, beta = order.strength, automatic_beta(self.denoisers.get(order.model, order.strength), problem)
+            strength, beta = order.strength, automatic_beta(self.denoisers.get(order.model, order.strength), relative)
         return {"strength": round(strength), "beta": round(beta, 2)}
 
     def _setting(self, order: Order, problem: Problem) -> Setting:

@@ -17,11 +17,6 @@ from lipspline.reconstruct.images import OfImages, in_unit, normalized
 from lipspline.reconstruct.mri import GAUSSIAN_MEDIAN
 from lipspline.reconstruct.problem import Modality, Problem, brightness
 
-PRIOR = 0.4
-"""Of the strength that the noise asks for. Most frequencies of an image are seen faintly, little holds them against the
-denoiser, and results were too smooth: an abdomen (noise 1) has 30.7 dB at 1.05, 33.0 dB at 0.26 and 31.0 dB at 0.1;
-the phantom of the demo 33.5 dB at 1, 34.5 at 0.57 and 34.9 at 0.34."""
-
 
 @dataclass(frozen=True)
 class MeasuredCT:
@@ -79,7 +74,7 @@ class MeasuredCT:
             raise ValueError(f"Slice {self.first + i} is zero everywhere. Leave it out with --slices.")
         y = y / scale
         direct = fbp(y, H)
-        return Problem(y, H, direct, scale, noise_in_sinogram(y), start=direct, prior=PRIOR)
+        return Problem(y, H, direct, scale, noise_in_sinogram(y), start=direct)
 
     def values(self, image: Tensor, scale: float) -> Tensor:
         """An image as attenuation per pixel."""
@@ -124,7 +119,7 @@ class SimulatedCT(OfImages):
         y = clean + self.noise * draws
         direct = fbp(y, H)
         height, width = truth.shape
-        return Problem(y, H, direct, scale, self.noise, (height, width), truth, start=direct, prior=PRIOR)
+        return Problem(y, H, direct, scale, self.noise, (height, width), truth, start=direct)
 
     def values(self, image: Tensor, scale: float) -> Tensor:
         """An image in the unit of the images it was simulated from."""

@@ -40,8 +40,6 @@ class Problem:
     """What x should be, `(h, w)`, cropped, real, with values up to about 1."""
     start: Tensor | None = None
     """Where to start from; `α Hᵀ y` if not given."""
-    prior: float = 1.0
-    """How strong the prior should be, as a multiple of what the noise asks for; see `strength`."""
 
     def image(self, x: Tensor) -> Tensor:
         """The wanted part `(h, w)` of an x, still in its scale."""

@@ -6,12 +6,10 @@ moves by `α n² ∇ log p`. So the two agree where
 
 .. math:: \beta s^2 = n^2 / \|H\|^2.
 
-`auto` solves this for whichever of `s` and β is not given, with `n²` times the `prior` of the problem. If neither is,
-s is that of `USUAL_BETA`, but not below the levels that a shipped denoiser was trained for, and β at most
-`GENTLE_BETA`: a low level is a sharp prior, and frequencies that were not measured know no other strength of it. (For
-one coil, with `α = 1`, the fixed point does not depend on β there at all: four knees had 35.1 to 35.2 dB at noise 5
-and 34.4 to 34.6 dB at noise 8, with β from 0.1 to 0.5.)
-It is a rule of thumb: with images like yours and a known truth, `pnp.tune` finds better numbers.
+Denoisers remove more than that where little in the data holds against them, and `PRIOR` times the right side is better:
+docs/choose.md has a table of it. `auto` solves this for whichever of `s` and β is not given. If neither is, β is
+`USUAL_BETA`, or less where `s` would fall below the levels that a shipped denoiser was trained for. It is a rule of
+thumb: with images like yours and a known truth, `pnp.tune` finds better numbers.
 """
 
 from dataclasses import dataclass
@@ -28,10 +26,9 @@ from lipspline.reconstruct.problem import Problem
 
 Auto = Literal["auto"]
 
-USUAL_BETA = 0.4
-GENTLE_BETA = 0.1
-"""No larger β is chosen together with the level: with β = 0.4 and noise 7.9 a head measured with 4 coils had 25.4 dB,
-less than the 25.8 dB of zero-filling, with β = 0.1 it has 28.5 dB."""
+PRIOR = 0.3
+"""The strength of the prior over that which the noise asks for."""
+USUAL_BETA = 0.1
 BETAS = (0.01, 0.5)
 """The least β that `auto` chooses, and the largest, up to which [eq:EstForward] holds."""
 NOISES = (1.0, 25.0)
@@ -57,16 +54,16 @@ class Strength:
         return self.denoiser.certificate.upper if self.denoiser.certificate else certify(self.denoiser, steps=0).upper
 
 
-def choose(model: str, noise: float | Auto, beta: float | Auto, problem: Problem) -> Strength:
+def choose(model: str, noise: float | Auto, beta: float | Auto, problem: Problem, prior: float = PRIOR) -> Strength:
     """The denoiser `model`, a shipped one at `noise` of 255 or a file, and β; what is "auto" follows from the data."""
     weight = None if beta == "auto" else _checks.within("beta", beta, 0, 1)
-    relative = relative_noise(problem)
-    words = "given" if weight and noise != "auto" else f"auto, from noise {relative:.2g} of the brightness in the data"
+    relative = relative_noise(problem, prior)
+    seen = f"auto, from noise {relative_noise(problem, 1):.2g} of the brightness in the data"
+    words = "given" if weight and noise != "auto" else seen
     shipped = sorted({activation for activation, _ in available()})
     if model in shipped:
         level = automatic_level(model, relative, weight) if noise == "auto" else _checks.positive("noise", noise)
-        suited = min(matching_beta(relative, level), GENTLE_BETA if noise == "auto" else BETAS[1])
-        return Strength(zoo(model, level), f"{model}-{level:.3g}", weight or suited, words)
+        return Strength(zoo(model, level), f"{model}-{level:.3g}", weight or matching_beta(relative, level), words)
     if Path(model).suffix != ".safetensors":
         raise ValueError(
             f"--model must name a shipped denoiser ({', '.join(shipped) or 'none is'}) or a .safetensors file, but is "
@@ -77,18 +74,18 @@ def choose(model: str, noise: float | Auto, beta: float | Auto, problem: Problem
     network = _of_images(load(model), model)
     if weight is not None:
         return Strength(network, Path(model).name, weight, "given")
-    return Strength(network, Path(model).name, automatic_beta(network, problem), words)
+    return Strength(network, Path(model).name, automatic_beta(network, relative), words)
 
 
-def automatic_beta(denoiser: Network, problem: Problem) -> float:
-    """The β that matches the noise in the data for a denoiser as it was trained."""
+def automatic_beta(denoiser: Network, relative: float) -> float:
+    """The β that matches the noise in the data (`relative_noise`) for a denoiser as it was trained."""
     level = float(denoiser.provenance.get("trained", {}).get("noise", UNKNOWN_NOISE))
-    return matching_beta(relative_noise(problem), level)
+    return matching_beta(relative, level)
 
 
-def relative_noise(problem: Problem) -> float:
-    """The noise of the data divided by ‖H‖, for images in [0, 1]; less or more, as the problem wants its prior."""
-    return problem.noise * sqrt(problem.prior) / problem.H.norm_bounds()[1]
+def relative_noise(problem: Problem, prior: float = PRIOR) -> float:
+    """The noise that the denoiser is matched to: that of the data over ‖H‖, for images in [0, 1], times √prior."""
+    return problem.noise * sqrt(prior) / problem.H.norm_bounds()[1]
 
 
 def matching_beta(relative: float, noise: float) -> float:
