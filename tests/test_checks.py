@@ -86,3 +86,13 @@ def test_a_missing_package_names_the_extra():
     wanted = "Drawing needs no_such_package, which is not installed. Install it with: pip install 'lipspline[plot]'"
     with pytest.raises(ImportError, match="^" + re.escape(wanted) + "$"):
         _checks.require("no_such_package.pyplot", "plot", "Drawing")
+
+
+@pytest.mark.parametrize("error", ["RuntimeError('operator x::nms does not exist')", "OSError('libx.so: not found')"])
+def test_a_dependency_that_is_there_but_broken_is_not_called_missing(tmp_path, monkeypatch, error):
+    (tmp_path / "broken_package.py").write_text(f"raise {error}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    name, _, message = error.rstrip("')").partition("('")
+    wanted = f"Drawing needs broken_package, which is installed but cannot be imported: {name}: {message}"
+    with pytest.raises(ImportError, match="^" + re.escape(wanted) + "$"):
+        _checks.require("broken_package", "plot", "Drawing")

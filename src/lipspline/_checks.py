@@ -107,14 +107,16 @@ def batched(owner: str, x: Tensor) -> Tensor:
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import an optional dependency, or say which extra brings it."""
+    """Import an optional dependency, or say which extra brings it, or why the one that is there cannot be imported."""
+    package = module.partition(".")[0]
     try:
         return importlib.import_module(module)
-    except ImportError as error:
-        package = module.partition(".")[0]
-        raise ImportError(
-            f"{purpose} needs {package}, which is not installed. Install it with: pip install 'lipspline[{extra}]'"
-        ) from error
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == package:
+            complaint = f"which is not installed. Install it with: pip install 'lipspline[{extra}]'"
+        else:  # packages that were built for one another fail in many ways
+            complaint = f"which is installed but cannot be imported: {type(error).__name__}: {error}"
+        raise ImportError(f"{purpose} needs {package}, {complaint}") from error
 
 
 def _pad(hint: str) -> str:
