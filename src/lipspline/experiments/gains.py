@@ -166,8 +166,9 @@ def _tuned(found: Found, missing: Sequence[str]) -> Table:
     without = f"; left out for lack of weights: {', '.join(missing)}" if missing else ""
     levels = dict.fromkeys(level for job in found.jobs for level in job.weights)
     title = (
-        "Tuned on the validation images: noise level s (of 255) and β; D_s(x) = (s/s0) D_s0(s0 x/s) between and beyond "
-        f"the trained levels s0 = {', '.join(levels)}, which keeps the certificate{without}"
+        "Tuned on the validation images: noise level s (of 255) and β; networks are trained for "
+        f"{', '.join(levels)}, rescaled above these levels and averaged with the identity below, which keeps the "
+        f"certificate{without}"
     )
     return Table(title, "network", rows, digits=".3g")
 
