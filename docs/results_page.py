@@ -18,6 +18,16 @@ HEADER = """# Results
 Runs really made, from the files in `results/`; made by `python docs/results_page.py`. Each says which command made it.
 `paper` is what is printed there.
 """
+SOURCES = """## Whose images the figures show
+
+Changed: undersampled, projected, made noisy, reconstructed, denoised. TCIA is The Cancer Imaging Archive.
+
+| image | source | terms |
+|---|---|---|
+| head (`brain`) | TCIA, Vestibular-Schwannoma-SEG, patient VS-SEG-001, doi:10.7937/tcia.9ytj-5q73 | CC BY 4.0 |
+| abdomen | TCIA, ACRIN-NSCLC-FDG-PET, patient 042, doi:10.7937/tcia.2019.30ilqfcl | CC BY 3.0 |
+| photograph | `skimage.data.camera` of scikit-image | CC0 |
+"""
 
 
 def page(results: Path = RESULTS, seen_from: Path = DOCS) -> str:
@@ -34,7 +44,8 @@ def page(results: Path = RESULTS, seen_from: Path = DOCS) -> str:
     ]
     missing = "\nNo experiment has been run for these pages yet: `lipspline reproduce --list`.\n"
     costs = [bench(documents["bench"])] if "bench" in documents else []
-    return "\n".join([HEADER, *(experiments or [missing]), *costs]).rstrip() + "\n"
+    sources = [SOURCES] if (results / "figures").exists() else []
+    return "\n".join([HEADER, *(experiments or [missing]), *costs, *sources]).rstrip() + "\n"
 
 
 def experiment(document: Mapping[str, Any], pictures: Sequence[str] = ()) -> str:

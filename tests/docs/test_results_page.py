@@ -51,3 +51,8 @@ def test_what_reproduce_really_writes_can_be_shown(results_page, tmp_path: Path)
 
 def test_without_experiments_the_page_says_so(results_page, tmp_path: Path):
     assert "No experiment has been run for these pages yet" in results_page.page(tmp_path, tmp_path)
+
+
+def test_images_of_others_are_attributed(results_page, tmp_path: Path):
+    (tmp_path / "figures").mkdir()
+    assert "doi:10.7937/tcia.9ytj-5q73 | CC BY 4.0" in results_page.page(tmp_path, tmp_path)

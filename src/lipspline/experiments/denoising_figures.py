@@ -40,7 +40,7 @@ def learned_activations(weights: str) -> Any:
 
 @torch.no_grad()
 def photograph(weights: Mapping[str, str], noise: int) -> Any:
-    """A detail of a photograph (scikit-image's, in the public domain), noisy and denoised, above maps of the error."""
+    """A detail of a photograph (scikit-image's, CC0), noisy and denoised, above maps of the error."""
     clean = _photograph()
     noisy = add_noise(clean, noise / 255, generator(0, "photograph"))
     pictures = {f"noise {noise}": noisy, **{name: load(path)(noisy) for name, path in weights.items()}}
