@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from browser import complaints, emulate, set_value
+from lipspline.reconstruct.strength import PRIOR
 
 By = pytest.importorskip("selenium.webdriver.common.by").By
 WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
@@ -74,8 +75,9 @@ def test_the_bound_follows_beta(window):
 
 
 def test_beta_suits_the_noise_until_it_is_chosen(window):
+    """By the rule of `strength`, for a file that is taken for noise 15 of 255."""
     set_value(window, named(window, "noise-mri"), 0.02)
-    wait(window, lambda _: float(named(window, "beta").get_attribute("value")) == 0.12)
+    wait(window, lambda _: float(named(window, "beta").get_attribute("value")) == round(PRIOR * (17 * 0.02) ** 2, 2))
     set_value(window, named(window, "beta"), 0.3)
     set_value(window, named(window, "noise-mri"), 0.01)
     wait(window, lambda _: "noise 0.01 " in text(window, "summary"))
