@@ -7,6 +7,7 @@ import torch
 from kernel_cases import disagreement, random_case
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
+from vmapped import assert_vmap_is_a_loop
 
 from lipspline import kernels
 from lipspline.kernels import eager, native, overwrite_piecewise_affine, piecewise_affine
@@ -259,22 +260,8 @@ def ensemble() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     "in_dims", [(0, 0, 0, 0), (0, None, None, None), (None, 0, 0, 0), (1, None, 0, None), (2, 1, 2, 1)]
 )
 def test_vmap_is_a_loop(implementation, in_dims):
-    arguments = [t[0] if dim is None else t.movedim(0, dim) for t, dim in zip(ensemble(), in_dims, strict=True)]
-
-    def function(x: Tensor, b: Tensor, s: Tensor, scale: Tensor) -> Tensor:
-        return piecewise_affine(x, b, s, scale, 3.0)
-
-    def gradient(*arguments: Tensor) -> tuple[Tensor, ...]:
-        return torch.func.grad(lambda *a: function(*a).pow(2).sum(), argnums=(0, 1, 2))(*arguments)
-
     with kernels.using(implementation):
-        together = torch.func.vmap(function, in_dims)(*arguments)
-        gradients = torch.func.vmap(gradient, in_dims)(*arguments)
-        for i in range(5):
-            one = [t if dim is None else t.select(dim, i) for t, dim in zip(arguments, in_dims, strict=True)]
-            assert torch.equal(together[i], function(*one))
-            for batch, single in zip(gradients, gradient(*one), strict=True):
-                torch.testing.assert_close(batch[i], single)
+        assert_vmap_is_a_loop(lambda *tables: piecewise_affine(*tables, 3.0), ensemble(), in_dims, learned=(0, 1, 2))
 
 
 def test_vmap_within_vmap_is_a_double_loop(implementation):

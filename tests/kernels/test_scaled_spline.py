@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
+from vmapped import assert_vmap_is_a_loop
 
 from lipspline import kernels
 from lipspline.kernels import native, piecewise_affine, scaled_spline, scaled_tables
@@ -107,24 +108,13 @@ def ensemble(rows: int, *shape: int) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("in_dims", [(0, 0, 0), (0, None, None), (None, 0, 0), (1, None, 0), (2, 1, None), (0, 2, 1)])
 @pytest.mark.parametrize("rows", [3, 1])
 def test_vmap_is_a_loop(implementation, in_dims, rows):
-    arguments = [
-        t[0] if dim is None else t.movedim(0, dim) for t, dim in zip(ensemble(rows, 2, 3), in_dims, strict=True)
-    ]
-
-    def function(*arguments: Tensor) -> Tensor:
-        return scaled_spline(*arguments, RADIUS, SLOPE)
-
-    def gradient(*arguments: Tensor) -> tuple[Tensor, ...]:
-        return torch.func.grad(lambda *a: function(*a).pow(2).sum(), argnums=(0, 1, 2))(*arguments)
-
     with kernels.using(implementation):
-        together = torch.func.vmap(function, in_dims)(*arguments)
-        gradients = torch.func.vmap(gradient, in_dims)(*arguments)
-        for i in range(5):
-            one = [t if dim is None else t.select(dim, i) for t, dim in zip(arguments, in_dims, strict=True)]
-            assert torch.equal(together[i], function(*one))
-            for batch, single in zip(gradients, gradient(*one), strict=True):
-                torch.testing.assert_close(batch[i], single)
+        assert_vmap_is_a_loop(
+            lambda *arguments: scaled_spline(*arguments, RADIUS, SLOPE),
+            ensemble(rows, 2, 3),
+            in_dims,
+            learned=(0, 1, 2),
+        )
 
 
 def test_vmap_within_vmap_is_a_double_loop(implementation):
@@ -185,3 +175,9 @@ def test_hessians_agree_whichever_way_they_are_computed(implementation):
 def test_coefficients_for_other_channels_are_refused(implementation):
     with kernels.using(implementation), pytest.raises(ValueError, match="the 5 channels"):
         scaled_spline(torch.randn(2, 5), *parameters(3, 7), RADIUS, SLOPE)
+
+
+def test_scales_for_other_splines_are_refused(implementation):
+    c, log_scale = parameters(3, 7)
+    with kernels.using(implementation), pytest.raises(RuntimeError, match="must match the size"):
+        scaled_spline(torch.randn(2, 3), c, log_scale[:2], RADIUS, SLOPE)

@@ -64,6 +64,7 @@ def _at_once(x: Tensor, c: Tensor, log_scale: Tensor, channel_dim: int) -> bool:
         and x.numel() > 0
         and c.ndim == 2
         and c.shape[0] in (1, x.shape[channel_dim])
+        and log_scale.shape == c.shape[:1]
     )
 
 

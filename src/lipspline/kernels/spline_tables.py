@@ -48,6 +48,7 @@ def _in_c(c: Tensor, scale: Tensor) -> bool:
         and c.dtype == scale.dtype
         and c.dtype in (torch.float32, torch.float64)
         and c.numel() > 0
+        and scale.shape == c.shape[:-1]
         and forward_ad._current_level < 0
     )
 
