@@ -18,6 +18,16 @@ def write_whole(path: Path, content: bytes) -> None:
         except BaseException:
             os.unlink(file.name)
             raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name of a file last, which the file system may otherwise write down much later."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _umask() -> int:

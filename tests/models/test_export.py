@@ -179,16 +179,12 @@ def test_the_file_holds_no_code_and_says_what_it_is(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["net.safetensors"]
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, no_space: Callable[[str], None]):
     """The file appears whole or not at all."""
     path = tmp_path / "net.safetensors"
     save(small_denoiser(), path)
     before = path.read_bytes()
-
-    def full_disk(_: int) -> None:
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr("os.fsync", full_disk)
+    no_space(path.name)
     with pytest.raises(OSError, match="No space left"):
         save(small_denoiser("relu"), path)
     assert path.read_bytes() == before

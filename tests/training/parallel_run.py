@@ -13,9 +13,10 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from lipspline._files import write_whole
 from lipspline.nn import LinearSpline
 from lipspline.training import Plan, distributed, fit
-from lipspline.training.checkpoint import encode, write_atomically
+from lipspline.training.checkpoint import encode
 from training import killable
 
 
@@ -43,7 +44,7 @@ def run(folder: Path, batch: int, *, die: bool = False, environment: dict[str, s
         task = killable.task(model, batch=batch, wrap=lambda patches: Patches(patches, die))
         fit(task, Plan(12, checkpoint_every=4, log_every=4, evaluate_every=4), folder=folder / "run")
         if distributed.is_main():
-            write_atomically(folder / "final", encode(dict(model.state_dict())))
+            write_whole(folder / "final", encode(dict(model.state_dict())))
 
 
 if __name__ == "__main__":

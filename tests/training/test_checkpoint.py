@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from lipspline.training.checkpoint import Checkpoint, CheckpointError, Checkpoints, decode, encode, write_atomically
+from lipspline.training.checkpoint import Checkpoint, CheckpointError, Checkpoints, decode, encode
 
 
 def state(value: float = 1.0) -> dict:
@@ -79,14 +79,10 @@ def test_safetensors_that_are_no_checkpoint_are_refused(tmp_path):
         decode(tmp_path / "file")
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-    (tmp_path / ".file.tmp").symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left"):
-        write_atomically(path, b"new")
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
-    assert path.read_bytes() == b"old"
+def test_what_a_kill_in_the_middle_of_a_write_left_is_removed(tmp_path):
+    (tmp_path / ".step-000000001.safetensors-half").write_bytes(b"half")
+    Checkpoints(tmp_path).save(Checkpoint(2, {}))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000002.safetensors"]
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 
+from lipspline._files import write_whole
 from lipspline.certify import Certificate
 from lipspline.data import bsd, images
 from lipspline.data.location import locate
@@ -18,7 +19,7 @@ from lipspline.models.network import Network
 from lipspline.models.rescale import rescale_
 from lipspline.nn.complexity import effective_regions
 from lipspline.training import distributed
-from lipspline.training.checkpoint import decode, encode, write_atomically
+from lipspline.training.checkpoint import decode, encode
 from lipspline.training.loop import Fit, Plan, fit
 from lipspline.training.optim import SLOPES
 from lipspline.training.schedules import SCHEDULES
@@ -165,7 +166,7 @@ def run(job: Job, context: Context) -> Outcome:
         start_from(model, job.spec.start, job.noise, context)
     evidence = train(model, job, context)
     if distributed.is_main():
-        write_atomically(context.folder / PARAMETERS, encode(model.state_dict()))
+        write_whole(context.folder / PARAMETERS, encode(model.state_dict()))
     ordinary = plain(model)
     assert isinstance(ordinary, Network)
     scores = {name: mean_quality(ordinary, held_out(name, job, context)) for name in ("bsd68", "set12")}

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from lipspline import _checks
+from lipspline._files import write_whole
 from lipspline.data.location import data_dir
 from lipspline.experiments.config import to_json
 from lipspline.experiments.denoisers import Family, Source
 from lipspline.experiments.experiment import Context, Outcome
 from lipspline.functional.quality import psnr, ssim
 from lipspline.pnp import Problem, Trial, fbs, lipschitz_bound, tune
-from lipspline.training.checkpoint import write_atomically
 from lipspline.training.log import Record
 
 TRIALS_A_REFINEMENT = 8  # for the progress bar: six neighbours of the best pair, and a step or two towards it
@@ -229,8 +229,7 @@ class Kept:
     def __setitem__(self, name: str, value: Any) -> None:
         self._values[name] = value
         document = {"identity": self.identity, "seconds": self.seconds, "values": self._values}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.path, json.dumps(document).encode())
+        write_whole(self.path, json.dumps(document).encode())
 
     def under(self, prefix: str) -> dict[str, Any]:
         """The results whose names begin with `prefix/`, by the rest of their names."""

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
+from lipspline._files import write_whole
 from lipspline.experiments import config
 from lipspline.experiments.config import to_json
 from lipspline.experiments.experiment import Context, Job, Outcome, Report
 from lipspline.experiments.recipe import Recipe
 from lipspline.training import distributed
-from lipspline.training.checkpoint import write_atomically
 from lipspline.training.log import Observer
 from lipspline.training.loop import Diverged
 
@@ -254,8 +254,7 @@ def _claims(recipe: Recipe, report: Report) -> list[str]:
 
 
 def _write(path: Path, document: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
+    write_whole(path, (json.dumps(document, indent=1) + "\n").encode())
     return path
 
 

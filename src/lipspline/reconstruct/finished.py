@@ -10,10 +10,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from lipspline._files import write_whole
 from lipspline.pnp import Certificate, Solution
 from lipspline.pnp.guarantee import Pairing, Setting
 from lipspline.pnp.iterate import ImageRun
-from lipspline.training.checkpoint import decode, encode, write_atomically
+from lipspline.training.checkpoint import decode, encode
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,9 @@ class Finished:
 
     def keep(self, done: Slice) -> None:
         """Write a slice; it exists completely or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: _as_real(getattr(done, name)) for name in ("image", "direct", "truth")}
         state = {**vars(done), **tensors, "run": asdict(done.run), "certificate": asdict(done.certificate)}
-        write_atomically(self._path(done.number), encode({"settings": self.settings, "slice": state}))
+        write_whole(self._path(done.number), encode({"settings": self.settings, "slice": state}))
 
     def load(self, number: int) -> Slice | None:
         """A slice of this run, or None if it is not there, damaged, or of a run with other settings."""

@@ -7,7 +7,6 @@ the state as JSON and a checksum of everything. Nothing is ever unpickled.
 import hashlib
 import json
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+
+from lipspline._files import write_whole
 
 KEPT = 2
 _TENSOR = "$tensor"
@@ -45,14 +46,14 @@ class Checkpoints:
         """Write a checkpoint: it exists completely or not at all. Then remove the outdated ones."""
         path = self.folder / f"step-{checkpoint.step:09d}.safetensors"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, encode(checkpoint.state))
+            write_whole(path, encode(checkpoint.state))
         except OSError as error:
             raise CheckpointError(
                 f"The checkpoint of step {checkpoint.step} could not be written to {self.folder} "
                 f"({error.strerror or error}); {self._last_good()}. Make room and start the same command again."
             ) from error
-        for old in self._paths()[KEPT:]:
+        unfinished = self.folder.glob(".step-*")  # a kill in the middle of a write leaves one
+        for old in (*self._paths()[KEPT:], *unfinished):
             old.unlink(missing_ok=True)
         return path
 
@@ -73,29 +74,6 @@ class Checkpoints:
     def _last_good(self) -> str:
         paths = self._paths()
         return f"the last good one is {paths[0].name}" if paths else "there is no earlier one"
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that, whenever the machine stops, `path` holds either the old content or the new."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def encode(state: dict[str, Any]) -> bytes:
