@@ -1,8 +1,8 @@
 """Fill the tables of the README and of docs/benchmarks.md from results/.
 
 Costs are in results/bench.json, which `lipspline bench --json` wrote: the README shows what most readers ask for,
-docs/benchmarks.md everything. What the demo found is in results/demo.json, by docs/demo_results.py. `--check` fails if
-they show other numbers.
+docs/benchmarks.md everything. What the demo found is in results/demo.json, by docs/demo_results.py. What became of the
+paper's claims is in the files of `lipspline reproduce`. `--check` fails if they show other numbers.
 """
 
 import json
@@ -73,11 +73,26 @@ def found(demo: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
+def claims(experiments: list[dict]) -> str:
+    """Each experiment of the paper that was run, how many of its claims held, and what it took."""
+    lines = ["| `lipspline reproduce` | | claims that hold | computing |", "|---|---|---|---|"]
+    for document in experiments:
+        verdicts = [claim["holds"] for claim in document["claims"].values()]
+        seconds = document["seconds"]
+        cost = f"{seconds / 60:.0f} core-minutes" if seconds >= 120 else f"{seconds:.0f} core-seconds"
+        held = f"{sum(verdicts)} of {len(verdicts)}"
+        lines.append(f"| `{document['recipe']} --scale {document['scale']}` | {document['title']} | {held} | {cost} |")
+    return "\n".join(lines) + "\n"
+
+
 def filled() -> dict[Path, str]:
     """Both files with the committed numbers."""
-    bench, demo = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("bench", "demo"))
+    documents = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
+    bench = documents["bench"]
     readme = _fill(README.read_text(), "benchmark", headlines(bench))
-    return {README: _fill(readme, "demo", found(demo)), PAGE: _fill(PAGE.read_text(), "benchmark", everything(bench))}
+    readme = _fill(readme, "demo", found(documents["demo"]))
+    readme = _fill(readme, "claims", claims([document for document in documents.values() if "recipe" in document]))
+    return {README: readme, PAGE: _fill(PAGE.read_text(), "benchmark", everything(bench))}
 
 
 def _fill(page: str, mark: str, text: str) -> str:

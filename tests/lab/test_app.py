@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lipspline import operators
+from lipspline.lab.bench import ITERATION
 from lipspline.reconstruct.strength import PRIOR
 from live_lab import ORDER
 
@@ -77,7 +78,7 @@ def test_a_job_tells_of_every_step_and_ends_with_the_result(lab, kind):
     calls = [data["calls"] for name, data in events if name == "step"]
     assert calls == list(range(1, len(calls) + 1))
     residuals = [data["residual"] for name, data in events if name == "step"]
-    assert residuals[-1] <= 1e-4
+    assert residuals[-1] <= ITERATION.tol
     images = [data for name, data in events if name == "image"]
     assert images[-1]["source"].startswith("data:image/png;base64,")
     assert "<polyline" in images[-1]["chart"]

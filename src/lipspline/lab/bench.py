@@ -27,7 +27,7 @@ from lipspline.report.section import case_section, lines_table
 from lipspline.report.shades import magnitude, spanning
 from lipspline.report.solved import DIRECT, solved_case
 
-ITERATION = Iteration(tol=1e-4, max_steps=500)
+ITERATION = Iteration(max_steps=500)
 PICTURES_A_SECOND = 5
 CENTER = 0.08  # of the columns of k-space, around frequency zero, are always measured
 

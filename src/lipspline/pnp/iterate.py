@@ -24,9 +24,8 @@ ROUND_OFF = 1e3
 DIVERGENCE = 1e6
 
 # How far, in units of tol, an accelerated iterate may be from the fixed point by its own estimates, this one and the
-# one before: a single estimate can be far too small by chance. Two of them kept the true distance below 10 tol on all
-# but 3 of 32 problems of MRI, CT and deblurring, two of which are so ill-conditioned that no plain run gets near.
-ESTIMATED_DISTANCE = 8.0
+# one before: a single estimate can be far too small by chance. docs/decisions.md says how far it is in truth.
+ESTIMATED_DISTANCE = 4.0
 AGREEING = 2
 # Calls over which the fall of the residual is measured, for that estimate and for the time to go.
 RECENT = 6
@@ -87,7 +86,7 @@ def iterate(
 ) -> tuple[Tensor, list[ImageRun]]:
     r"""Iterate `x ← T(x)` for each image of the batch `start` until `‖T(x) - x‖ <= tol ‖x‖`.
 
-    With an accelerator, `T(x)` must also lie within `8 tol ‖x‖` of the fixed point, as far as can be told from two
+    With an accelerator, `T(x)` must also lie within `4 tol ‖x‖` of the fixed point, as far as can be told from two
     calls: the length of the next step and, if steps go on shrinking as the residual has of late, of all that follow.
     Plain steps do not tell: they can be short because they are slow.
 

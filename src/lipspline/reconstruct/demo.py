@@ -17,7 +17,7 @@ from lipspline.reconstruct.strength import Strength, choose
 
 COMPARED = {"relu": "ReLU", "lls": "LLS"}
 """The shipped activations that are compared, the best one last, with their names in print."""
-ITERATION = Iteration(tol=1e-4, max_steps=200)
+ITERATION = Iteration(max_steps=200)
 PERTURBATIONS = 1
 """How often the data are disturbed to see that the bound holds; every time costs some steps more."""
 
