@@ -18,6 +18,14 @@ def at_least(name: str, value: int, minimum: int, hint: str = "") -> int:
     return value
 
 
+def number(name: str, value: float) -> float:
+    """Return `value` as a float if it is one real number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{name} must be a number, but is {value!r}.") from None
+
+
 def positive(name: str, value: float, hint: str = "") -> float:
     """Return `value` if it is a finite number above zero."""
     if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:

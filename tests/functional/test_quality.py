@@ -80,3 +80,10 @@ def test_equal_images_have_ssim_1_and_infinite_psnr():
 def test_bad_arguments_are_refused_with_a_reason(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_complex_images_are_compared_by_their_magnitudes():
+    x, y = torch.rand(2, 1, 16, 16), torch.rand(2, 1, 16, 16)
+    turned = x * torch.polar(torch.ones(()), torch.tensor(2.0))
+    assert psnr(turned, y) == pytest.approx(psnr(x, y), abs=1e-4)
+    assert ssim(y + 0j, turned) == pytest.approx(ssim(y, x), abs=1e-4)

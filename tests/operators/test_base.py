@@ -85,3 +85,27 @@ def test_real_operators_take_complex_images_part_by_part():
         torch.testing.assert_close(H.forward(z), torch.complex(H.forward(z.real), H.forward(z.imag)))
     A, x = Matrix(random(3, 4)), random(2, 4, dtype=torch.complex128)
     torch.testing.assert_close(A.forward(x), torch.complex(A.forward(x.real), A.forward(x.imag)))
+
+
+def test_the_adjoint_of_a_sum_with_an_operator_on_real_images_is_real():
+    """Identity keeps complex data complex; on real images the adjoint of the sum ends with the real part."""
+    H = MRI(torch.ones(8, 8, dtype=torch.bool)) + Identity((1, 8, 8))
+    x, y = torch.randn(1, 1, 8, 8).double(), torch.randn(1, 1, 8, 8, dtype=torch.complex128)
+    assert H.adjoint(y).dtype == torch.float64
+    left = float((H.forward(x).conj() * y).sum().real)
+    assert left == pytest.approx(float((x * H.adjoint(y)).sum()), rel=1e-12)
+    lower, upper = H.norm_bounds()
+    assert 1 < lower <= upper == 2
+
+
+@pytest.mark.parametrize(
+    "combine", [lambda H: H @ torch.ones(1, 4), lambda H: H + 5], ids=["applied to an image", "and a number"]
+)
+def test_only_operators_are_combined(combine):
+    with pytest.raises(TypeError, match=r"combines two operators, but got a .*H\.forward"):
+        combine(Identity((4,)))
+
+
+def test_an_empty_batch_is_refused():
+    with pytest.raises(ValueError, match=r"at least one image, but the batch is empty \(shape \(0, 1, 8, 8\)\)"):
+        MRI(torch.ones(8, dtype=torch.bool)).forward(torch.zeros(0, 1, 8, 8))

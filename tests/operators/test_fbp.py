@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lipspline.operators import ParallelBeamCT, fbp
+from lipspline.operators import Identity, ParallelBeamCT, fbp
 from lipspline.operators.fbp import WINDOWS, angle_weights, ramp_response
 
 
@@ -82,3 +82,8 @@ def test_nonsense_is_refused():
         fbp(torch.zeros(1, 1, 12, 23), H, filter="ram-lak")  # pyright: ignore
     with pytest.raises(ValueError, match=r"fbp needs shape \(B, 1, 12, 23\), but got \(1, 1, 23, 12\)"):
         fbp(torch.zeros(1, 1, 23, 12), H)
+
+
+def test_another_operator_is_refused():
+    with pytest.raises(ValueError, match="needs the ParallelBeamCT that measured y, but got a Identity"):
+        fbp(torch.zeros(1, 1, 4, 4), Identity((1, 4, 4)))

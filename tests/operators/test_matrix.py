@@ -1,5 +1,6 @@
 """A dense matrix as an operator."""
 
+import numpy as np
 import pytest
 import torch
 from operator_cases import random
@@ -37,3 +38,7 @@ def test_nonsense_is_refused():
         Matrix(torch.ones(3, 3, dtype=torch.int64))
     with pytest.raises(ValueError, match="1 NaN or infinite value"):
         Matrix(torch.tensor([[1.0, float("nan")]]))
+
+
+def test_an_array_is_a_matrix_too():
+    assert torch.equal(Matrix(np.eye(2)).forward(torch.ones(1, 2)), torch.ones(1, 2))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operator_cases import dense, image, plane_mask, random
 
-from lipspline.operators import MRI, cartesian_mask
+from lipspline.operators import MRI, MultiCoilMRI, cartesian_mask, simulated_maps
 
 
 def fourier_matrix(size, middle):
@@ -127,3 +127,39 @@ def test_nonsense_is_refused():
         cartesian_mask(320, acceleration=20, center=0.08)
     with pytest.raises(ValueError, match="0 in all"):
         cartesian_mask(3, acceleration=4, center=0)
+
+
+def test_columns_are_counted_as_the_fraction_is_written():
+    """100 times 0.29 is 28.999999999999996 in floating-point numbers."""
+    for center, low in ((0.29, 29), (0.57, 57), (0.58, 58), (0.0, 0)):
+        mask = cartesian_mask(100, acceleration=1.25, center=center)
+        start = 50 - low // 2
+        assert mask[start : start + low].all()
+        assert int(mask.sum()) == 80
+        if low:
+            others = cartesian_mask(100, 1.25, center, seed=1)
+            assert (mask & others).sum() < 80
+
+
+@pytest.mark.parametrize("center", [float("nan"), float("inf"), -0.1, 1.1])
+def test_a_fraction_that_is_none_is_refused(center):
+    with pytest.raises(ValueError, match="center must lie"):
+        cartesian_mask(64, center=center)
+
+
+def test_what_was_not_measured_is_ignored_whatever_it_is():
+    mask = cartesian_mask(16)
+    y = MRI(mask).forward(torch.rand(1, 1, 16, 16))
+    spoilt = torch.where(torch.fft.ifftshift(mask), y, torch.nan)
+    assert torch.equal(MRI(mask).adjoint(spoilt), MRI(mask).adjoint(y))
+    maps = simulated_maps(3, (16, 16))
+    many = MultiCoilMRI(mask, maps)
+    y = many.forward(torch.rand(1, 1, 16, 16))
+    assert torch.equal(many.adjoint(torch.where(torch.fft.ifftshift(mask), y, torch.nan)), many.adjoint(y))
+
+
+def test_masks_may_be_arrays_or_lists():
+    mask = cartesian_mask(16)
+    x = torch.rand(1, 1, 16, 16)
+    for other in (mask.numpy(), mask.tolist()):
+        assert torch.equal(MRI(other).forward(x), MRI(mask).forward(x))

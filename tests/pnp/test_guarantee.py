@@ -143,3 +143,13 @@ def test_the_stretch_is_a_lower_bound_on_the_norm():
 def test_an_operator_that_sees_nothing_is_refused():
     with pytest.raises(ValueError, match="maps a random image to zero"):
         measure_pairing(Matrix(torch.zeros(3, 3)), torch.zeros(1, 3))
+
+
+def test_outside_the_interval_of_beta_the_bound_is_that_of_the_triangle_inequality():
+    """β D + (1 - β) Id for D = -Id is (1 - 2β) Id."""
+    for beta in (1.5, -0.5, 0.0, 1.0):
+        assert setting(beta=beta, smallest=None).lipschitz == pytest.approx(abs(beta) + abs(1 - beta))
+
+
+def test_round_off_widens_the_distance():
+    assert setting(smallest=None, contraction=0.8).distance(2.0, 0.1) == pytest.approx(8.5)

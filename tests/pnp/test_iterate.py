@@ -78,3 +78,14 @@ def test_a_bad_first_call_returns_the_start(accelerator):
     assert torch.equal(value, START)
     assert run.reason.startswith("stopped")
     assert not run.converged
+
+
+def test_where_the_fixed_point_stays_out_of_reach_the_residual_decides_after_a_while():
+    """Steps of constant length for ever: there is no fixed point, and no estimate of a distance ever gets small."""
+    value, (run,) = iterate(
+        lambda x, rows: x + 1.0, torch.zeros(1, 1).double(), tol=0.1, max_steps=1000, accelerator=Anderson()
+    )
+    # ‖T(x) - x‖ / ‖x‖ = 1/k <= 0.1 at x = 10, the 11th call; it waits for 4 times that
+    assert run.converged
+    assert run.calls == 44
+    assert value.item() == 44

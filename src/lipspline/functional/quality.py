@@ -1,7 +1,8 @@
 r"""PSNR and SSIM of images, under a named profile: the conventions change the numbers, so name them with each.
 
 `paper` takes grey values in [0, 1]: data range 1, the estimate clipped to it. `fastmri` takes a batch element as a
-volume: its range is the maximum of the reference over all slices, and nothing is clipped.
+volume: its range is the maximum of the reference over all slices, and nothing is clipped. Complex images are compared
+by their magnitudes.
 """
 
 from typing import Literal
@@ -84,7 +85,7 @@ def _prepared(estimate: Tensor, reference: Tensor, profile: str) -> tuple[Tensor
             f"Image quality compares two batches of equal shape (B, C, H, W), but the estimate has shape "
             f"{tuple(estimate.shape)} and the reference {tuple(reference.shape)}."
         )
-    x, y = estimate.double(), reference.double()
+    x, y = ((image.abs() if image.is_complex() else image).double() for image in (estimate, reference))
     if profile == "paper":
         return x.clamp(0, 1), y, y.new_ones(len(y))
     return x, y, y.amax(dim=(1, 2, 3))

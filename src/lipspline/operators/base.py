@@ -77,11 +77,11 @@ class LinearOperator(ABC):
 
     @final
     def __add__(self, other: "LinearOperator") -> "LinearOperator":
-        return Sum(self, other)
+        return Sum(self, _operator(other, f"{self._name} + ..."))
 
     @final
     def __matmul__(self, other: "LinearOperator") -> "LinearOperator":
-        return Product(self, other)
+        return Product(self, _operator(other, f"{self._name} @ ..."))
 
     @final
     def __mul__(self, factor: float) -> "LinearOperator":
@@ -120,7 +120,7 @@ class Sum(LinearOperator):
         return self.first.forward(x) + self.second.forward(x)
 
     def _apply_adjoint(self, y: Tensor) -> Tensor:
-        return self.first.adjoint(y) + self.second.adjoint(y)
+        return _into(self.domain, self.first.adjoint(y) + self.second.adjoint(y))
 
     def norm_bounds(self) -> tuple[float, float]:
         """The triangle inequality from above, a Rayleigh quotient from below."""
@@ -154,10 +154,7 @@ class Product(LinearOperator):
         return self.outer.forward(self.inner.forward(x))
 
     def _apply_adjoint(self, y: Tensor) -> Tensor:
-        between = self.outer.adjoint(y)
-        if self.inner.codomain.field == "real" and between.is_complex():
-            between = between.real
-        return self.inner.adjoint(between)
+        return self.inner.adjoint(_into(self.inner.codomain, self.outer.adjoint(y)))
 
     def norm_bounds(self) -> tuple[float, float]:
         """The product of the norms from above, a Rayleigh quotient from below."""
@@ -228,6 +225,19 @@ def _device(operator: LinearOperator) -> torch.device | None:
 
 def _norms(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x.flatten(1), dim=1)
+
+
+def _into(space: Space, x: Tensor) -> Tensor:
+    """The real part where a space is real: the adjoint of reading its tensors as complex ones."""
+    return x.real if space.field == "real" and x.is_complex() else x
+
+
+def _operator(other: object, where: str) -> LinearOperator:
+    if not isinstance(other, LinearOperator):
+        raise TypeError(
+            f"{where} combines two operators, but got a {type(other).__name__}. Measure an image with H.forward(x)."
+        )
+    return other
 
 
 def _specify(space: Space, other: Space) -> Space:

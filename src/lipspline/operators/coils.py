@@ -36,7 +36,7 @@ class MultiCoilMRI(LinearOperator):
     def __init__(self, mask: Tensor, maps: Tensor, *, convention: Convention = "paper"):
         self._fourier = CONVENTIONS[_checks.one_of("convention", convention, CONVENTIONS)]
         self.maps = _check_maps(maps)
-        self.mask = check_mask(mask)
+        self.mask = mask = check_mask(mask)
         plane = tuple(maps.shape[-2:])
         if mask.shape != plane[-mask.ndim :]:
             raise ValueError(f"The sampling mask {tuple(mask.shape)} does not fit the {plane} pixels of the coil maps.")
@@ -56,7 +56,7 @@ class MultiCoilMRI(LinearOperator):
         return self._fourier.fft(self.maps.to(x.dtype.to_complex()) * x) * self._kept
 
     def _apply_adjoint(self, y: Tensor) -> Tensor:
-        images = self._fourier.ifft(y * self._kept)
+        images = self._fourier.ifft(torch.where(self._kept, y, 0))
         return self._fourier.as_image((images * self.maps.conj().to(images.dtype)).sum(dim=1, keepdim=True))
 
     def norm_bounds(self) -> tuple[float, float]:

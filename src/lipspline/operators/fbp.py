@@ -40,6 +40,8 @@ def fbp(y: Tensor, geometry: ParallelBeamCT, *, filter: Filter = "ramp") -> Tens
         >>> bool((fbp(H.forward(x), H)[..., 24:40, 24:40].mean() - 1).abs() < 0.01)
         True
     """
+    if not isinstance(geometry, ParallelBeamCT):
+        raise ValueError(f"fbp needs the ParallelBeamCT that measured y, but got a {type(geometry).__name__}.")
     geometry.codomain.check("fbp", y)
     window = WINDOWS[_checks.one_of("filter", filter, WINDOWS)]
     weights = angle_weights(geometry.angles).to(y).view(-1, 1)

@@ -25,6 +25,7 @@ class Matrix(LinearOperator):
     """
 
     def __init__(self, matrix: Tensor):
+        matrix = torch.as_tensor(matrix)
         if matrix.ndim != 2 or 0 in matrix.shape:
             raise ValueError(f"Matrix needs a matrix of shape (m, n), but got shape {tuple(matrix.shape)}.")
         if not (matrix.is_floating_point() or matrix.is_complex()):

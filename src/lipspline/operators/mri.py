@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from math import floor, sqrt
 from typing import Literal, final
 
@@ -86,7 +87,7 @@ class MRI(LinearOperator):
 
     def __init__(self, mask: Tensor, *, convention: Convention = "paper"):
         self._fourier = CONVENTIONS[_checks.one_of("convention", convention, CONVENTIONS)]
-        self.mask = check_mask(mask)
+        self.mask = mask = check_mask(mask)
         self._kept = self._fourier.from_centred(torch.atleast_2d(mask))
         shape = (1, None if mask.ndim == 1 else mask.shape[0], mask.shape[-1])
         self.domain, self.codomain = Space(shape, self._fourier.images), Space(shape, "complex")
@@ -95,7 +96,7 @@ class MRI(LinearOperator):
         return self._fourier.fft(x) * self._kept
 
     def _apply_adjoint(self, y: Tensor) -> Tensor:
-        return self._fourier.as_image(self._fourier.ifft(y * self._kept))
+        return self._fourier.as_image(self._fourier.ifft(torch.where(self._kept, y, 0)))
 
     def norm_bounds(self) -> tuple[float, float]:
         """The norm in closed form: 1 for complex images; see `sampling_extremes` for real ones."""
@@ -121,7 +122,8 @@ def sampling_extremes(mask: Tensor, images: Field) -> tuple[float, float]:
 
 
 def check_mask(mask: Tensor) -> Tensor:
-    """Return `mask` if it is a bool tensor `(W,)` or `(H, W)` that measures something."""
+    """Return `mask` as a tensor if it is a bool array `(W,)` or `(H, W)` that measures something."""
+    mask = torch.as_tensor(mask)
     if mask.dtype != torch.bool:
         raise ValueError(
             f"The sampling mask must be a bool tensor, but has dtype {mask.dtype}. Convert with mask != 0."
@@ -131,6 +133,16 @@ def check_mask(mask: Tensor) -> Tensor:
     if not mask.any():
         raise ValueError(f"The sampling mask {tuple(mask.shape)} is false everywhere: nothing would be measured.")
     return mask
+
+
+def _decimal(number: float | Fraction) -> Fraction:
+    """The number as it is written: 0.29 is 29/100, and not the nearest number in binary, which is less.
+
+    Example:
+        >>> floor(100 * 0.29), floor(100 * _decimal(0.29))
+        (28, 29)
+    """
+    return number if isinstance(number, Fraction) else Fraction(repr(float(number)))
 
 
 def cartesian_mask(width: int, acceleration: float = 4, center: float = 0.08, seed: int = 0) -> Tensor:
@@ -146,7 +158,8 @@ def cartesian_mask(width: int, acceleration: float = 4, center: float = 0.08, se
     """
     _checks.at_least("width", width, 1)
     _checks.positive("acceleration", acceleration)
-    low, total = floor(width * center), floor(width / acceleration)
+    _checks.within("center", center, -1e-9, 1 + 1e-9)
+    low, total = (floor(width * _decimal(part)) for part in (center, 1 / _decimal(acceleration)))
     if not 0 <= low <= total <= width or total == 0:
         raise ValueError(
             f"A mask of {width} columns with acceleration {acceleration:g} and center {center:g} would have "

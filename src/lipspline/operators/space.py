@@ -28,6 +28,11 @@ class Space:
     def check(self, owner: str, x: Tensor) -> Tensor:
         """Return `x` if it lies in this space, whatever its precision."""
         wanted = self._describe()
+        if not isinstance(x, Tensor):
+            raise ValueError(
+                f"{owner} needs a torch tensor of shape {wanted}, but got a {type(x).__name__}. Convert with "
+                f"torch.as_tensor, and put a list of images of one size together with torch.stack."
+            )
         if not (x.is_floating_point() or x.is_complex()):
             raise ValueError(
                 f"{owner} needs floating-point or complex numbers, but got {x.dtype}. Convert with .float()."
@@ -38,6 +43,8 @@ class Space:
             )
         if not _fits(tuple(x.shape), (self.batch, *self.shape)):
             raise ValueError(f"{owner} needs shape {wanted}, but got {tuple(x.shape)}.")
+        if len(x) == 0:
+            raise ValueError(f"{owner} needs at least one image, but the batch is empty (shape {tuple(x.shape)}).")
         if self.field == "real" and x.is_complex():
             raise ValueError(
                 f"{owner} needs real numbers, but got {x.dtype}. Take x.real, if the imaginary part is noise."

@@ -24,7 +24,8 @@ class Certificate:
     plain_steps: int
     accelerated_steps: int
     distance: float | None
-    """Proven bound on the distance `‖x - x*‖` to the fixed point, where the iteration is a contraction."""
+    """Bound on the distance `‖x - x*‖` to the fixed point, where the iteration is a contraction: proven, but for the
+    allowance for round-off in it."""
 
     @property
     def guaranteed(self) -> bool:

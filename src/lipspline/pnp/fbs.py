@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from lipspline.operators import LinearOperator
 from lipspline.pnp.anderson import Anderson
 from lipspline.pnp.certificate import Certificate
 from lipspline.pnp.guarantee import (
+    ROUND_OFF,
     Denoiser,
     Pairing,
     Setting,
@@ -21,7 +23,8 @@ from lipspline.pnp.guarantee import (
     measure_pairing,
     pairing_violations,
 )
-from lipspline.pnp.iterate import STRETCHED, FixedPointMap, ImageRun, Progress, iterate
+from lipspline.pnp.iterate import BROKEN, STRETCHED, FixedPointMap, ImageRun, Progress, iterate
+from lipspline.pnp.norms import norms
 
 
 @dataclass(frozen=True)
@@ -154,18 +157,20 @@ def solve(
     norm = check_norm(H.norm_bounds())
     setting = Setting(
         denoiser=bound,
-        beta=float(beta),
+        beta=_checks.number("beta", beta),
         contraction=contraction if contraction == 1 else _checks.within("contraction", contraction, 0.0, 1.0),
-        step=1 / norm[1] ** 2 if step is None else float(step),
+        step=1 / norm[1] ** 2 if step is None else _checks.number("step", step),
         norm=norm,
         smallest=H.smallest_singular_value(),
     )
+    violations = setting.violations()
+    _refuse(violations, guarantee)
     first = _first_iterate(y, H, setting.step, start)
     _check_tolerance(tol, first)
     pairing = measure_pairing(H, first)
-    violations = setting.violations() + pairing_violations(pairing, norm[1])
-    if violations and guarantee:
-        raise ValueError(f"{violations[0]} To run without any guarantee, pass guarantee=False.")
+    violations += pairing_violations(pairing, norm[1])
+    _refuse(violations, guarantee)
+    magnitude = setting.step * norm[1] * norms(y)
     with _evaluating(denoiser):
         value, runs = iterate(
             averaged_map(y, H, denoiser, setting),
@@ -174,13 +179,14 @@ def solve(
             max_steps=max_steps,
             nonexpansive=guarantee,
             accelerator=Anderson() if accelerate else None,
+            magnitude=magnitude,
             progress=progress,
         )
     if not guarantee:
         violations.insert(0, "guarantee=False was passed.")
-    if any(run.reason == STRETCHED for run in runs):
-        violations.append(STRETCHED)
-    return Solution(value, tuple(runs), _certificate(setting, violations, pairing, runs, tol))
+    violations += [sentence for sentence in (BROKEN, STRETCHED) if any(run.reason == sentence for run in runs)]
+    round_off = ROUND_OFF * torch.finfo(value.dtype).eps * torch.maximum(norms(value), magnitude)
+    return Solution(value, tuple(runs), _certificate(setting, violations, pairing, runs, tol, round_off))
 
 
 def certified_bound(denoiser: Denoiser, guarantee: bool = True) -> float | None:
@@ -233,13 +239,29 @@ def denoise(denoiser: Denoiser, x: Tensor) -> Tensor:
 
     (Applied to magnitude and phase it would not.)
     """
-    flat = torch.cat([x.real, x.imag]) if x.is_complex() else x
+    flat = torch.cat([x.real, x.imag]) if x.is_complex() else x.clone()  # it may work in place
+    _check_precision(denoiser, flat)
     result = denoiser(flat)
+    if not isinstance(result, Tensor) or result.is_complex():
+        kind = result.dtype if isinstance(result, Tensor) else type(result).__name__
+        raise ValueError(f"The denoiser must return a real tensor, but returned {kind}.")
     if result.shape != flat.shape:
         raise ValueError(
             f"The denoiser maps shape {tuple(flat.shape)} to {tuple(result.shape)}, but must keep the shape."
         )
+    result = result.to(flat.dtype)
     return torch.complex(*result.chunk(2)) if x.is_complex() else result
+
+
+def _check_precision(denoiser: Denoiser, x: Tensor) -> None:
+    """Check that a network has weights of the type of `x`: what else it would round is not in the certificate."""
+    tensors = chain(denoiser.parameters(), denoiser.buffers()) if isinstance(denoiser, nn.Module) else ()
+    dtype = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), x.dtype)
+    if dtype != x.dtype:
+        raise ValueError(
+            f"The denoiser has weights of {dtype}, but the images are of {x.dtype}. Convert the data, or the denoiser "
+            f"with denoiser.to({x.dtype})."
+        )
 
 
 def _check_data(y: Tensor, H: LinearOperator, tol: float, max_steps: int) -> None:
@@ -253,6 +275,11 @@ def _check_data(y: Tensor, H: LinearOperator, tol: float, max_steps: int) -> Non
     _checks.at_least("max_steps", max_steps, 1)
 
 
+def _refuse(violations: list[str], guarantee: bool) -> None:
+    if violations and guarantee:
+        raise ValueError(f"{violations[0]} To run without any guarantee, pass guarantee=False.")
+
+
 def _check_tolerance(tol: float, x: Tensor) -> None:
     eps = torch.finfo(x.dtype).eps
     if tol < eps:
@@ -262,7 +289,9 @@ def _check_tolerance(tol: float, x: Tensor) -> None:
 
 
 def _first_iterate(y: Tensor, H: LinearOperator, step: float, start: Tensor | None) -> Tensor:
-    back = step * H.adjoint(y)
+    back = _checks.finite(
+        "The first image α Hᵀ y", step * H.adjoint(y), f"The data or the step are too large for {y.dtype}."
+    )
     if start is None:
         return back
     H.domain.check("pnp.fbs(start=...)", start)
@@ -274,20 +303,22 @@ def _first_iterate(y: Tensor, H: LinearOperator, step: float, start: Tensor | No
 @contextlib.contextmanager
 def _evaluating(denoiser: Denoiser) -> Iterator[None]:
     """Run a network in eval mode, as it was certified, and compute constrained weights once."""
-    training = isinstance(denoiser, nn.Module) and denoiser.training
+    modules = list(denoiser.modules()) if isinstance(denoiser, nn.Module) else []
+    training = [module.training for module in modules]
     if isinstance(denoiser, nn.Module):
         denoiser.eval()
     try:
         with parametrize.cached():
             yield
     finally:
-        if isinstance(denoiser, nn.Module):
-            denoiser.train(training)
+        for module, before in zip(modules, training, strict=True):
+            module.training = before
 
 
 def _certificate(
-    setting: Setting, violations: list[str], pairing: Pairing, runs: list[ImageRun], tol: float
+    setting: Setting, violations: list[str], pairing: Pairing, runs: list[ImageRun], tol: float, round_off: Tensor
 ) -> Certificate:
+    distances = [setting.distance(run.change, lost) for run, lost in zip(runs, round_off.tolist(), strict=True)]
     longest = max(runs, key=lambda run: run.steps)
     return Certificate(
         setting=setting,
@@ -298,5 +329,5 @@ def _certificate(
         tol=tol,
         plain_steps=longest.steps - longest.accelerated,
         accelerated_steps=longest.accelerated,
-        distance=None if violations else setting.distance(max(run.change for run in runs)),
+        distance=None if violations else max((d for d in distances if d is not None), default=None),
     )

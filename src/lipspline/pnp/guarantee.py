@@ -23,6 +23,9 @@ Denoiser = Callable[[Tensor], Tensor]
 ADJOINT_TOLERANCE = 1e-4
 # A contraction by less than this is there on paper, but drowns in the round-off of float32.
 LEAST_CONTRACTION = 1e-6
+# What the round-off of one step is taken to be at most, in units of eps times the largest numbers in it. The shipped
+# networks have about 20.
+ROUND_OFF = 100.0
 
 
 def lipschitz_bound(denoiser: Denoiser) -> float | None:
@@ -38,8 +41,12 @@ def lipschitz_bound(denoiser: Denoiser) -> float | None:
     """
     if isinstance(denoiser, nn.Module):
         return certify(denoiser, steps=0).upper
-    certificate = getattr(denoiser, "certificate", None)
-    return None if certificate is None else float(certificate.upper)
+    upper = getattr(getattr(denoiser, "certificate", None), "upper", None)
+    if upper is None:
+        return None
+    if not _checks.number("The Lipschitz bound certificate.upper of the denoiser", upper) >= 0:
+        raise ValueError(f"The Lipschitz bound certificate.upper of the denoiser must not be negative, but is {upper}.")
+    return float(upper)
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,12 @@ class Setting:
 
     @property
     def lipschitz(self) -> float:
-        """`K (β L + 1 - β)`: a Lipschitz bound of D_β, infinite if D has none; D_β is averaged if it is at most 1."""
+        """`K (β L + 1 - β)`: a Lipschitz bound of D_β, infinite if D has none; D_β is averaged if it is at most 1.
+
+        Outside [0, 1], where only `guarantee=False` leads, it is `K (|β| L + |1 - β|)`.
+        """
+        if not 0 < self.beta < 1:
+            return self.contraction * ((abs(self.beta) * self._bound if self.beta else 0.0) + abs(1 - self.beta))
         return self.contraction * (1.0 + self.beta * (self._bound - 1.0))
 
     @property
@@ -104,9 +116,12 @@ class Setting:
         """The hypotheses that do not hold, each as a sentence that says what to do; none if convergence is proven."""
         return [sentence for sentence in (self._about_denoiser(), self._about_beta(), self._about_step()) if sentence]
 
-    def distance(self, change: float) -> float | None:
-        """The bound `q / (1 - q) ‖x_k - x_{k-1}‖` on the distance of x_k to the fixed point, with the `rate` q < 1."""
-        return self.rate / (1 - self.rate) * change if contracts(self.rate) else None
+    def distance(self, change: float, round_off: float = 0.0) -> float | None:
+        """The bound `q / (1 - q) ‖x_k - x_{k-1}‖` on the distance of x_k to the fixed point, with the `rate` q < 1.
+
+        Where x_k is T(x_{k-1}) but for `round_off`, the bound is larger by `round_off / (1 - q)`.
+        """
+        return (self.rate * change + round_off) / (1 - self.rate) if contracts(self.rate) else None
 
     def estimates(self) -> tuple[Estimate, Estimate, Estimate]:
         """The stability estimates [eq:EstForward], [eq:H_invert], [eq:EstCont] with their constants for this setting.
@@ -188,6 +203,8 @@ def measure_pairing(H: LinearOperator, x: Tensor) -> Pairing:
     y = torch.randn(hx.shape, generator=generator, dtype=hx.dtype).to(hx.device)
     hty, hthx = H.adjoint(y), H.adjoint(hx)
     size = norms(hx)
+    if not torch.isfinite(size).all():
+        raise ValueError(f"{H!r} maps a random image to NaN or infinity.")
     if not (size > 0).all():
         raise ValueError(f"{H!r} maps a random image to zero: there is nothing to reconstruct from.")
     cross = (inner(hx, y) - inner(x, hty)).abs() / (size * norms(y))
@@ -220,4 +237,8 @@ def check_norm(bounds: tuple[float, float]) -> tuple[float, float]:
             f"proven one where the operator is wrapped, as norm=..., or norm='dense' if it is small."
         )
     _checks.positive("The upper bound on the norm of the operator", upper, "The default step is 1/‖H‖².")
+    if not 0 < upper**2 < math.inf:
+        raise ValueError(
+            f"The norm of the operator, at most {upper:g}, is too small or too large to be squared. Scale it."
+        )
     return float(lower), float(upper)

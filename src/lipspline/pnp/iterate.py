@@ -27,6 +27,9 @@ DIVERGENCE = 1e6
 # one before: a single estimate can be far too small by chance. docs/decisions.md says how far it is in truth.
 ESTIMATED_DISTANCE = 4.0
 AGREEING = 2
+# Where the fixed point keeps out of reach, the run ends as a plain one does, by its residual, once it has taken this
+# many times the calls that the residual took: a plain run takes more.
+PATIENCE = 4.0
 # Calls over which the fall of the residual is measured, for that estimate and for the time to go.
 RECENT = 6
 
@@ -82,13 +85,15 @@ def iterate(
     max_steps: int,
     nonexpansive: bool = True,
     accelerator: Anderson | None = None,
+    magnitude: Tensor | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> tuple[Tensor, list[ImageRun]]:
     r"""Iterate `x ← T(x)` for each image of the batch `start` until `‖T(x) - x‖ <= tol ‖x‖`.
 
     With an accelerator, `T(x)` must also lie within `4 tol ‖x‖` of the fixed point, as far as can be told from two
     calls: the length of the next step and, if steps go on shrinking as the residual has of late, of all that follow.
-    Plain steps do not tell: they can be short because they are slow.
+    Plain steps do not tell: they can be short because they are slow. If that takes three times as many calls again as
+    the residual took to fall below the tolerance, the problem is too ill-conditioned, and the residual decides.
 
     Args:
         fixed_point_map: `T(x, rows)`, applied to the images `rows` that are still running.
@@ -97,6 +102,7 @@ def iterate(
         nonexpansive: `T` is known to be nonexpansive, so two iterates that it drives apart refute this and stop the
             image. Otherwise only a step 1e6 times longer than the first stops it.
         accelerator: proposes bolder steps than the plain one; see `Anderson`.
+        magnitude: norms `(B,)` of what `T` adds up, where that is more than `‖x‖`: by this round-off is judged.
         progress: called after every call of the map; what it raises ends the iteration.
 
     Returns:
@@ -112,7 +118,7 @@ def iterate(
         rows = running.nonzero().squeeze(1)
         return x.index_copy(0, rows, fixed_point_map(x[rows], rows))
 
-    state = _State(start, evaluate, tol, nonexpansive)
+    state = _State(start, evaluate, tol, nonexpansive, magnitude)
     clock = _Clock(tol, progress)
     while True:
         candidate, bold = state.image, torch.zeros_like(state.running)
@@ -133,7 +139,14 @@ def iterate(
 class _State:
     """The current iterates `point`, their images `image = T(point)`, and the record of each image."""
 
-    def __init__(self, start: Tensor, evaluate: Callable[[Tensor, Tensor], Tensor], tol: float, nonexpansive: bool):
+    def __init__(
+        self,
+        start: Tensor,
+        evaluate: Callable[[Tensor, Tensor], Tensor],
+        tol: float,
+        nonexpansive: bool,
+        magnitude: Tensor | None,
+    ):
         self.tol, self.nonexpansive, self.calls = tol, nonexpansive, 1
         self.runs = [ImageRun() for _ in start]
         self.running = torch.ones(len(start), dtype=torch.bool, device=start.device)
@@ -144,7 +157,9 @@ class _State:
         self.point, self.image = start, pick(finite, mapped, start)
         self._first = self.change
         self._ahead = self.change.new_full((AGREEING, len(start)), math.inf)
-        self._floor = torch.finfo(start.dtype).eps * torch.maximum(norms(start), norms(self.image))
+        self._arrived = self.change.new_full((len(start),), math.inf)
+        sizes = (norms(start), norms(self.image), *([] if magnitude is None else [magnitude]))
+        self._floor = torch.finfo(start.dtype).eps * torch.stack(sizes).amax(dim=0)
         self._record(finite, torch.zeros_like(finite))
         self._stop(~finite, BROKEN)
 
@@ -155,7 +170,7 @@ class _State:
         so that a run does not stop at a start from which plain steps merely are short; but it does where they are
         round-off.
         """
-        near = self.tol * self._size()
+        near = torch.maximum(self.tol * self._size(), self._floor)
         settled = self.running & (self.change <= near)
         if bold is not None:
             shrink = torch.tensor([decay(run.residuals) for run in self.runs], device=candidate.device)
@@ -163,7 +178,9 @@ class _State:
             ahead = torch.where(bold, norms(candidate - self.image), self.change) / (1 - shrink.clamp_max(0.999))
             self._ahead = torch.where(known, torch.cat([self._ahead[1:], ahead.unsqueeze(0)]), self._ahead)
             foreseen = self._ahead.amax(dim=0) <= ESTIMATED_DISTANCE * near
-            settled = settled & (foreseen | (self.change <= self._floor))
+            self._arrived = torch.where(settled, self._arrived.clamp_max(self.calls), self._arrived)
+            overdue = self.calls >= PATIENCE * self._arrived.clamp_min(RECENT)
+            settled = settled & (foreseen | overdue | (self.change <= self._floor))
         for row in settled.nonzero().squeeze(1).tolist():
             self.runs[row].converged = True
         self._stop(settled, "converged")
@@ -189,7 +206,7 @@ class _State:
     def _wild(self, candidate: Tensor, mapped: Tensor, trial: Tensor, bold: Tensor) -> Tensor:
         if not self.nonexpansive:
             return ~bold & (trial > DIVERGENCE * self._first)
-        slack = ROUND_OFF * torch.finfo(candidate.dtype).eps * norms(candidate)
+        slack = ROUND_OFF * torch.maximum(torch.finfo(candidate.dtype).eps * norms(candidate), self._floor)
         return norms(mapped - self.image) > norms(candidate - self.point) + slack
 
     def _size(self) -> Tensor:

@@ -23,7 +23,7 @@ from lipspline import _checks
 from lipspline.operators import LinearOperator
 from lipspline.pnp.fbs import Solution, averaged_map, certified_bound, solve
 from lipspline.pnp.guarantee import Denoiser, Setting
-from lipspline.pnp.norms import norms, scale
+from lipspline.pnp.norms import norms, pick, scale
 
 Kind = Literal["random", "data", "image"]
 Solve = Callable[..., Solution]
@@ -152,14 +152,15 @@ def stability(
     found: list[Perturbation] = []
     for kind, copies in _portions(perturbations, ascents, TOGETHER if H.domain.batch is None else 1):
         data, settled = _repeat(y, copies), _repeat(base.value, copies)
-        radius = size * norms(data)
+        radius = size * _sizes(data)
         delta = _random(data, radius, generator)
         moved = again(data + delta, start=settled)
         for _ in range(ascent_steps if kind != "random" else 0):
             change = moved.value - settled
             direction = H.adjoint(H.forward(change)) if kind == "data" else change
             pulled = pull_back(direction, moved.value, data + delta)
-            delta = scale(radius / norms(pulled), pulled)
+            length = norms(pulled)
+            delta = pick(length > 0, scale(radius / length.clamp_min(torch.finfo(length.dtype).tiny), pulled), delta)
             moved = again(data + delta, start=settled)
         found += _compare(base, moved, settled, H, delta, kind)
     return Evidence(tuple(found), base)
@@ -177,6 +178,12 @@ def _repeat(x: Tensor, copies: int) -> Tensor:
     return x.repeat(copies, *[1] * (x.ndim - 1))
 
 
+def _sizes(y: Tensor) -> Tensor:
+    """‖y‖ of each image; data that are zero count as large as the largest of the batch, or as 1."""
+    size = norms(y)
+    return torch.where(size > 0, size, size.max() if size.any() else 1.0)
+
+
 def _random(like: Tensor, radius: Tensor, generator: torch.Generator) -> Tensor:
     noise = torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
     return scale(radius / norms(noise), noise)
@@ -189,8 +196,14 @@ def _pull_back(w: Tensor, x: Tensor, y: Tensor, H: LinearOperator, denoiser: Den
     it made, at constant size, is a power iteration towards the worst perturbation.
     """
     x, y = x.detach().requires_grad_(), y.detach().requires_grad_()
-    with torch.enable_grad():
-        image = averaged_map(y, H, denoiser, setting)(x, torch.arange(len(y), device=y.device))
+    try:
+        with torch.enable_grad():
+            image = averaged_map(y, H, denoiser, setting)(x, torch.arange(len(y), device=y.device))
+    except RuntimeError as error:
+        raise ValueError(
+            f"The denoiser cannot be differentiated ({error}), which the perturbations found by gradient ascent need. "
+            f"Pass ascents=0."
+        ) from error
     total = w
     for _ in range(TERMS):
         w = torch.autograd.grad(image, x, w, retain_graph=True)[0]
@@ -219,10 +232,12 @@ def _ratios(base: Solution, d: float, data: float, image: float, residual: float
     """Measured ratios `‖HΔx‖/d` and `‖Δx‖/d` with their limits, where `residual` bounds ‖Δg‖."""
     setting = base.certificate.setting
     forward, inverse, contract = (estimate.constant for estimate in base.certificate.estimates)
-    reached = (1 + math.sqrt(1 + 4 * image * residual / (setting.step * d**2))) / 2
+    reached = None
+    if forward is not None:
+        reached = (1 + math.sqrt(1 + 4 * image * residual / (setting.step * d**2))) / 2
     k = setting.lipschitz
     return (
-        Ratio("eq:EstForward", data / d, None if forward is None else reached),
-        Ratio("eq:H_invert", image / d, None if inverse is None else reached * inverse),
+        Ratio("eq:EstForward", data / d, reached),
+        Ratio("eq:H_invert", image / d, None if reached is None or inverse is None else reached * inverse),
         Ratio("eq:EstCont", image / d, None if contract is None else contract + k * residual / ((1 - k) * d)),
     )

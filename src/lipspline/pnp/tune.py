@@ -104,12 +104,14 @@ def tune(
         between: makes the denoiser of a noise level that is not among `denoisers`; without it only those are tried.
         max_trials: an end to the search, wherever it is.
         score: `(reconstruction, truth) -> (B,)`, higher is better; PSNR under the profile "paper" if not given.
+            Complex images are scored by their magnitudes.
         done: trials of this search before it was interrupted; it takes the same way, and does not make them again.
         progress: called after every new trial.
 
     The other arguments are those of `fbs`.
     """
     _check(problems, denoisers, betas)
+    _checks.at_least("max_trials", max_trials, 1)
     options = {"tol": tol, "max_steps": max_steps, "accelerate": accelerate, "guarantee": guarantee}
     search = _Search(problems, denoisers, between, score, options, max_trials, done, progress)
     for pair in _serpentine(sorted(denoisers), sorted(betas)):
