@@ -1,5 +1,6 @@
 """Anderson acceleration: exact on affine maps, safeguarded on all, and the same fixed point with fewer calls."""
 
+import math
 from itertools import pairwise
 from statistics import median
 
@@ -152,18 +153,29 @@ def reconstruction_problems(size: int = 32):
             yield H, y + noise * torch.randn(y.shape, dtype=y.dtype), (0.1, 0.2, 0.3, 0.4, 0.5)[seed]
 
 
-def test_twenty_reconstructions_need_a_quarter_of_the_calls_for_the_same_fixed_point():
+@pytest.fixture
+def distance(monkeypatch):
+    """How far, in units of tol, a solution is from the fixed point, which is approached with endless patience."""
+
+    def measure(solution, y, H, denoiser, beta, tol) -> float:
+        with monkeypatch.context() as patch:
+            patch.setattr("lipspline.pnp.iterate.PATIENCE", math.inf)
+            exact = fbs(y, H, denoiser, beta, tol=tol / 20, max_steps=3000, accelerate=True, start=solution.value)
+        return float((solution.value - exact.value).norm() / exact.value.norm()) / tol
+
+    return measure
+
+
+def test_twenty_reconstructions_need_a_quarter_of_the_calls_for_the_same_fixed_point(distance):
     """At tol 1e-5: the fixed point to 10 tol, four times fewer calls in the median, never more than 1.2 times."""
     tol, gains = 1e-5, []
     for H, y, beta in reconstruction_problems():
         denoiser = haar_frame(0.02, levels=2)
         plain = fbs(y, H, denoiser, beta, tol=tol, max_steps=5000)
         fast = fbs(y, H, denoiser, beta, tol=tol, max_steps=5000, accelerate=True)
-        exact = fbs(y, H, denoiser, beta, tol=3e-7, max_steps=300, accelerate=True, start=fast.value)
-        distance = (fast.value - exact.value).norm() / exact.value.norm()
         assert fast.converged
         assert fast.certificate.guaranteed
-        assert distance <= 10 * tol, (H, beta, distance)
+        assert distance(fast, y, H, denoiser, beta, tol) <= 10, (H, beta)
         gains.append(plain.denoiser_calls / fast.denoiser_calls)
     assert median(gains) >= 4
     assert min(gains) >= 1 / 1.2
@@ -232,18 +244,17 @@ def shipped_problems(size: int = 64):
 @pytest.mark.parametrize(
     "problems", [lambda: drawn_problems(range(500, 505)), shipped_problems], ids=["drawn", "shipped"]
 )
-def test_problems_the_stop_rule_was_not_made_on_are_accelerated_too(problems):
+def test_problems_the_stop_rule_was_not_made_on_are_accelerated_too(problems, distance):
     """As above, with other images and denoisers: what holds in the median and for most, and what always does."""
     tol, gains, distances = 1e-5, [], []
     for H, y, beta, denoiser in problems():
         plain = fbs(y, H, denoiser, beta, tol=tol, max_steps=5000)
         fast = fbs(y, H, denoiser, beta, tol=tol, max_steps=5000, accelerate=True)
-        exact = fbs(y, H, denoiser, beta, tol=1e-6, max_steps=2000, accelerate=True, start=fast.value)
         assert fast.converged
         assert fast.certificate.guaranteed
         gains.append(plain.denoiser_calls / fast.denoiser_calls)
-        distances.append(float((fast.value - exact.value).norm() / exact.value.norm()) / tol)
-    near = sum(distance <= 10 for distance in distances)
+        distances.append(distance(fast, y, H, denoiser, beta, tol))
+    near = sum(far <= 10 for far in distances)
     print(
         f"\n{len(gains)} problems: {median(gains):.2f} times fewer calls in the median, least {min(gains):.2f}; "
         f"{near} within 10 tol of the fixed point, the furthest {max(distances):.1f}"

@@ -59,6 +59,11 @@ class TestDenoisers:
         with pytest.raises(ValueError, match="has no Lipschitz certificate"):
             fbs(DATA, DIAGONAL, denoiser)
 
+    @pytest.mark.parametrize("denoiser", [None, "lls"])
+    def test_what_cannot_be_called_is_refused(self, denoiser):
+        with pytest.raises(ValueError, match="must be a module or a function of a tensor, but is a"):
+            fbs(DATA, DIAGONAL, denoiser, guarantee=False)
+
     def test_nothing_is_guaranteed_of_one_that_returns_nan(self):
         solution = fbs(DATA, DIAGONAL, declare(lambda x: x * torch.nan, 1.0, ""))
         assert torch.isfinite(solution.value).all()
@@ -93,6 +98,10 @@ class TestData:
     def test_what_is_no_tensor_is_refused_with_the_way_out(self, y):
         with pytest.raises(ValueError, match=r"needs a torch tensor .*torch\.as_tensor"):
             fbs(y, DIAGONAL, nn.ReLU())
+
+    def test_a_complex_start_of_real_images_is_refused(self):
+        with pytest.raises(ValueError, match=r"start is complex .* real images"):
+            fbs(DATA, DIAGONAL, nn.ReLU(), start=DATA + 1j)
 
     def test_numbers_are_numbers(self):
         with pytest.raises(ValueError, match="beta must be a number, but is None"):
@@ -129,6 +138,14 @@ class TestStability:
         evidence = stability(DATA, DIAGONAL, declare(lambda x: -x, 1.0, ""), 0.5, perturbations=1, ascents=2)
         assert evidence.holds
         assert evidence.worst("eq:EstForward", optimised=True) == 0
+
+    def test_the_table_says_what_was_not_tried_and_where_residuals_are_the_reason(self):
+        nothing = stability(DATA, DIAGONAL, nn.ReLU(), perturbations=0, ascents=0)
+        assert "not tried" in str(nothing)
+        early = stability(DATA, DIAGONAL, nn.ReLU(), 0.1, size=1e-4, max_steps=2, ascents=0, start=torch.zeros(1, 2))
+        assert early.holds
+        assert early.worst("eq:EstForward", optimised=False) > 1
+        assert "holds, but for what the residuals allow" in str(early)
 
     def test_without_guarantee_no_step_is_too_odd(self):
         evidence = stability(DATA, DIAGONAL, nn.ReLU(), step=-0.1, guarantee=False, ascents=0, max_steps=3)

@@ -153,7 +153,7 @@ def solve(
     progress: Callable[[Progress], None] | None = None,
 ) -> Solution:
     """`fbs` with the Lipschitz bound of the denoiser already known: to certify it takes longer than a small problem."""
-    _check_data(y, H, tol, max_steps)
+    _check_data(y, H, denoiser, tol, max_steps)
     norm = check_norm(H.norm_bounds())
     setting = Setting(
         denoiser=bound,
@@ -161,7 +161,7 @@ def solve(
         contraction=contraction if contraction == 1 else _checks.within("contraction", contraction, 0.0, 1.0),
         step=1 / norm[1] ** 2 if step is None else _checks.number("step", step),
         norm=norm,
-        smallest=H.smallest_singular_value(),
+        smallest=_smallest(H),
     )
     violations = setting.violations()
     _refuse(violations, guarantee)
@@ -264,15 +264,22 @@ def _check_precision(denoiser: Denoiser, x: Tensor) -> None:
         )
 
 
-def _check_data(y: Tensor, H: LinearOperator, tol: float, max_steps: int) -> None:
+def _check_data(y: Tensor, H: LinearOperator, denoiser: Denoiser, tol: float, max_steps: int) -> None:
     if not isinstance(H, LinearOperator):
         raise ValueError(f"H must be a lipspline.operators.LinearOperator, but is a {type(H).__name__}.")
+    if not callable(denoiser):
+        raise ValueError(
+            f"The denoiser must be a module or a function of a tensor, but is a {type(denoiser).__name__}."
+        )
     H.codomain.check("pnp.fbs(y, ...)", y)
-    if len(y) == 0:
-        raise ValueError(f"y has shape {tuple(y.shape)}: the batch is empty.")
     _checks.finite("y", y, "Remove or zero such measurements, and leave them out of the operator too.")
     _checks.positive("tol", tol)
     _checks.at_least("max_steps", max_steps, 1)
+
+
+def _smallest(H: LinearOperator) -> float | None:
+    bound = H.smallest_singular_value()
+    return None if bound is None else _checks.positive(f"smallest_singular_value() of {H!r}", bound)
 
 
 def _refuse(violations: list[str], guarantee: bool) -> None:
@@ -295,6 +302,8 @@ def _first_iterate(y: Tensor, H: LinearOperator, step: float, start: Tensor | No
     if start is None:
         return back
     H.domain.check("pnp.fbs(start=...)", start)
+    if start.is_complex() and not back.is_complex():
+        raise ValueError(f"start is complex ({start.dtype}), but these data belong to real images ({back.dtype}).")
     if start.shape != back.shape:
         raise ValueError(f"start has shape {tuple(start.shape)}, but the data belong to images {tuple(back.shape)}.")
     return supported(_checks.finite("start", start.to(back)), H)
