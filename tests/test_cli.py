@@ -1,6 +1,10 @@
 """The command line: one sentence and exit code 2 for an error, one JSON document where it is asked for."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 from typer.testing import CliRunner
@@ -66,3 +70,17 @@ def test_an_unknown_suite_is_named(monkeypatch, capsys):
 
 def test_the_version_says_which_kernels_run():
     assert "kernels:" in CliRunner().invoke(cli.app, ["--version"]).stdout
+
+
+def test_ctrl_c_ends_with_a_sentence_and_130(tmp_path):
+    """A training that has begun: one log line is there."""
+    command = [sys.executable, "-m", "lipspline", "reproduce", "fig-1d", "--workers", "1", "--threads", "1"]
+    process = subprocess.Popen([*command, "--out", tmp_path], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("runs/*/*/log.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "lipspline: interrupted. The same command goes on" in errors
+    assert "Traceback" not in errors

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipspline.data import bsd
+from lipspline.data import bsd, images
 from lipspline.data.images import NamedImage, read_folder
 from lipspline.data.location import locate
 from lipspline.data.randomness import shuffled, shuffled_each
@@ -138,3 +138,15 @@ def test_the_noise_of_an_image_depends_on_its_name_and_the_seed_alone():
     noise = torch.stack([(image.noisy - image.clean).flatten() for image in together])
     torch.testing.assert_close(noise @ noise.T / noise.shape[1], 0.01 * torch.eye(3), rtol=0, atol=0.002)
     assert torch.equal((together[0].clean[0, 0] * 255).round().byte(), torch.from_numpy(images[0].pixels))
+
+
+def test_a_dataset_with_images_missing_is_refused(tmp_path):
+    """Scores on a part of BSD68 are not those that are published."""
+    folder = tmp_path / "bsd" / "set12"
+    folder.mkdir(parents=True)
+    for number in range(3):
+        images.write(folder / f"{number}.png", np.zeros((8, 8), np.uint8))
+    (folder / "._0.png").write_bytes(b"what some systems leave beside every file")
+    assert [image.name for image in bsd.read("set12", 2, tmp_path)] == ["0", "1"]
+    with pytest.raises(ValueError, match=r"'set12' is incomplete: .* holds 3 of its 12 images; 12 are needed"):
+        bsd.read("set12", 68, tmp_path)

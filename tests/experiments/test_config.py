@@ -1,12 +1,27 @@
 """Strict TOML: what is accepted, and the sentence for everything that is not."""
 
+import math
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
 
 from lipspline.experiments import config
-from lipspline.experiments.config import Place, build, check, differences, merged, read_toml, to_json
+from lipspline.experiments.config import (
+    Amount,
+    Count,
+    Natural,
+    Place,
+    Positive,
+    Several,
+    build,
+    check,
+    differences,
+    merged,
+    read_toml,
+    to_json,
+)
 
 HERE = Place("mine.toml", ("base",))
 
@@ -108,3 +123,41 @@ def test_a_missing_file_and_a_broken_one_are_named(tmp_path):
     broken.write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match="is not a TOML file"):
         config.read_toml(broken)
+
+
+@dataclass(frozen=True)
+class Limited:
+    epochs: Count
+    seed: Natural
+    lr: Positive
+    weight: Amount
+    noises: Several[Count]
+    steps: Count | None = None
+
+
+WITHIN = {"epochs": 1, "seed": 0, "lr": 1e-3, "weight": 0, "noises": [5, 15]}
+
+
+def test_values_within_their_rules_are_taken():
+    assert build(Limited, WITHIN, Place("mine.toml")) == Limited(1, 0, 1e-3, 0.0, (5, 15))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("epochs", 0, "epochs must be at least 1, but is 0"),
+        ("seed", -1, "seed must be at least 0, but is -1"),
+        ("lr", 0.0, "lr must be above 0, but is 0.0"),
+        ("lr", math.inf, "lr must be above 0, but is inf"),
+        ("weight", -1.0, "weight must be at least 0, but is -1.0"),
+        ("weight", math.nan, "weight must be at least 0, but is nan"),
+        ("noises", [], "noises must be a list of one or more, each once, but is []"),
+        ("noises", [15, 15], "noises must be a list of one or more, each once, but is [15, 15]"),
+        ("noises", [0], "noises.0 must be at least 1, but is 0"),
+        ("steps", 0, "steps must be at least 1, but is 0"),
+        ("epochs", "many", "epochs must be a whole number, but is 'many'"),
+    ],
+)
+def test_values_outside_their_rules_are_refused(key, value, words):
+    with pytest.raises(ValueError, match=re.escape(f"mine.toml: {words}.")):
+        build(Limited, WITHIN | {key: value}, Place("mine.toml"))

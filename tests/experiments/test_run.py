@@ -4,6 +4,8 @@ import fcntl
 import json
 import threading
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -93,3 +95,41 @@ def test_running_one_job_keeps_its_outcome(tmp_path):
     outcome = run_job(run, pick(run, "square-3"), lambda record: None)
     assert run_job(run, pick(run, "square-3"), lambda record: None) == outcome
     assert toy.ran(run.folder) == ["square-3"]
+
+
+def test_two_jobs_with_one_name_are_refused(tmp_path):
+    """They would wait for one another for ever."""
+    with pytest.raises(ValueError, match="has 2 jobs with the name 'square-3'"):
+        Run(toy.recipe(numbers=(3, 3)), tmp_path).jobs()
+
+
+def test_a_name_that_would_leave_the_folder_is_refused(tmp_path):
+    experiment = replace(toy.EXPERIMENT, jobs=lambda settings: [SimpleNamespace(name="../elsewhere")])
+    with pytest.raises(ValueError, match="cannot be that of a file"):
+        Run(replace(toy.recipe(numbers=(3,)), experiment=experiment), tmp_path).jobs()
+
+
+def test_a_damaged_outcome_is_named_with_the_way_out(tmp_path):
+    run = Run(toy.recipe(numbers=(3,)), tmp_path)
+    (job,) = run.jobs()
+    run_job(run, job, lambda record: None)
+    run.outcome(job.name).write_text('{"job": {"num')
+    with pytest.raises(ValueError, match=r"square-3\.json is damaged .* Remove it"):
+        run_job(run, job, lambda record: None)
+
+
+def test_a_job_that_needs_another_says_which(tmp_path):
+    experiment = replace(toy.EXPERIMENT, needs=lambda job: ("first",))
+    run = Run(replace(toy.recipe(numbers=(3,)), experiment=experiment), tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"square-3 needs the outcome of first, .*--job first"):
+        run_job(run, run.jobs()[0], lambda record: None)
+
+
+def test_outcomes_know_the_folder_they_are_in_now(tmp_path):
+    run = Run(toy.recipe(numbers=(3,)), tmp_path / "before")
+    run_job(run, run.jobs()[0], lambda record: None)
+    (tmp_path / "before").rename(tmp_path / "after")
+    moved = replace(run, out=tmp_path / "after")
+    outcome = run_job(moved, moved.jobs()[0], lambda record: None)
+    assert outcome.folder == moved.folder / "square-3"
+    assert "before" not in moved.outcome("square-3").read_text()

@@ -6,6 +6,7 @@ import torch
 from lipspline.data.randomness import generator
 from lipspline.experiments import w1_mixtures
 from lipspline.experiments.experiment import Outcome
+from lipspline.experiments.potential import relu_lowest
 from lipspline.experiments.recipe import load
 from lipspline.experiments.w1_mixtures import Pair, mixtures, mover, sampler
 from lipspline.functional.transport import discrete_w1
@@ -91,3 +92,11 @@ def test_options_of_an_unknown_network_are_an_error(tmp_path):
     path.write_text(shipped()["w1-mixtures"].read_text().replace("gs = { size = 4 }", "gz = { size = 4 }"))
     with pytest.raises(ValueError, match=r"options.10 names the unknown network 'gz'; known: relu, av"):
         load(path)
+
+
+def test_relu_is_lowest_where_its_number_is_whatever_their_signs():
+    """A ratio would call 0.5 lower than -0.2."""
+    assert relu_lowest({"5": {"relu": (4.1, 0.0), "gs": (4.5, 0.0)}}).holds
+    assert not relu_lowest({"5": {"relu": (0.5, 0.0), "gs": (-0.2, 0.0)}}).holds
+    assert relu_lowest({"5": {"relu": (-0.5, 0.0), "gs": (-0.2, 0.0)}}).holds
+    assert not relu_lowest({"5": {"relu": (1.0, 0.0), "gs": (2.0, 0.0)}, "9": {"relu": (2.0, 0), "gs": (1.0, 0)}}).holds

@@ -95,3 +95,9 @@ def test_members_must_have_one_architecture():
 def test_the_first_dimension_of_the_input_is_the_member():
     with pytest.raises(ValueError, match=r"3 members but the input has 2 batches .*x\.expand\(3"):
         Ensemble([nn.Linear(2, 1) for _ in range(3)])(torch.zeros(2, 5, 2))
+
+
+def test_every_member_needs_a_seed_of_its_own():
+    models, x = [nn.Linear(1, 1) for _ in range(2)], torch.zeros(2, 4, 1)
+    with pytest.raises(ValueError, match="2 models, 2 inputs, 2 targets and 1 seeds"):
+        regressions(models, x, x, x, x, seeds=[0], batch=2, lr=0.1)

@@ -146,3 +146,9 @@ def test_the_critic_is_updated_several_times_before_the_generator_and_is_regular
     assert updates[0][1].item() == pytest.approx(600, rel=0.05)
     updates[0][1].backward()
     assert all(p.grad is None for p in task.generator.module.parameters()), "the critic's loss is not the generator's"
+
+
+@pytest.mark.parametrize(("inputs", "targets"), [(4, 3), (0, 0)])
+def test_pairs_come_in_pairs(inputs, targets):
+    with pytest.raises(ValueError, match=f"at least one: {inputs} x, {targets} y"):
+        Pairs(torch.zeros(inputs, 1), torch.zeros(targets, 1))

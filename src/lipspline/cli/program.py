@@ -11,6 +11,8 @@ import lipspline
 from lipspline import kernels
 from lipspline.cli.output import err, out
 
+INTERRUPTED = 130  # the exit code after Ctrl-C
+
 app = typer.Typer(
     name="lipspline",
     help="Provably 1-Lipschitz networks with learned activations, and image reconstruction with a certificate.",
@@ -29,9 +31,10 @@ def main() -> None:
             raise
         err.print(f"lipspline: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        err.print("lipspline: interrupted.", style="red")
-        sys.exit(130)
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:
+            err.print("lipspline: interrupted. The same command goes on where work was kept.", style="red")
+        raise
 
 
 @app.callback(invoke_without_command=True)

@@ -1,6 +1,7 @@
 """`lipspline train`."""
 
 import json as jsonlib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,10 @@ def train(
     seed: Seed = 0,
     threads: Threads = 0,
 ) -> None:
-    """Train one configuration of a recipe; started again it goes on. Under torchrun all processes train together."""
+    """Train one configuration of a recipe; started again it goes on. Under torchrun all processes train together.
+
+    Where tensorboard is installed, the folder of the training can be watched with it, learned activations included.
+    """
     from lipspline.experiments.progress import progress
     from lipspline.experiments.recipe import load
     from lipspline.experiments.run import Run, pick, run_job
@@ -32,7 +36,7 @@ def train(
     run = Run(load(recipe, scale), out, data, seed)
     chosen = pick(run, job)
     with distributed.session(), progress([chosen], err) as watch:
-        outcome = run_job(run, chosen, watch(chosen))
+        outcome = run_job(run, chosen, watch(chosen), tensorboard=find_spec("tensorboard") is not None)
         if distributed.is_main():
             document = {"job": chosen.name, "folder": str(run.folder / chosen.name), **outcome.numbers}
             show(document, jsonlib.dumps(document, indent=2), json)

@@ -1,5 +1,6 @@
 """Any folder of images as patches for training a denoiser, and as noisy images for scoring one [sec:exp_pnp]."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,11 +11,28 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from lipspline import _checks
-from lipspline.data.images import NamedImage
+from lipspline.data.images import NamedImage, read_folder
+from lipspline.data.location import DATASETS, locate
 from lipspline.data.randomness import generator, shuffled
 
 SCALES = (1.0, 0.9, 0.8, 0.7)
 Pixels = NDArray[np.uint8]
+
+
+def read(name: str, most: int, data: str | os.PathLike[str] | None = None) -> list[NamedImage]:
+    """The first `most` images of the dataset "train400", "bsd68" or "set12", or all it has if these are fewer.
+
+    Raises:
+        ValueError: images of the dataset are missing: what is found with a part is not what was published.
+    """
+    folder, wanted = locate(name, data), min(most, DATASETS[name].count)
+    found = read_folder(folder, most)
+    if len(found) < wanted:
+        raise ValueError(
+            f"The dataset {name!r} is incomplete: {folder} holds {len(found)} of its {DATASETS[name].count} images; "
+            f"{wanted} are needed. They are {DATASETS[name].origin}."
+        )
+    return found
 
 
 def pyramid(image: Pixels, scales: Sequence[float] = SCALES) -> list[Pixels]:

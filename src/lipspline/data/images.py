@@ -81,12 +81,12 @@ def read_folder(folder: str | Path, most: int | None = None) -> list[NamedImage]
     """The images of a folder as 8-bit gray, sorted by name; a broken file is an error that names it.
 
     Args:
-        most: read only the first so many.
+        most: read only the first so many. Hidden files do not count.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no image folder {folder}.")
-    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in _READERS)
+    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in _READERS and path.name[0] != ".")
     if not files:
         raise FileNotFoundError(f"The folder {folder} holds no image. Formats: {', '.join(_READERS)}.")
     return [NamedImage(path.stem, _gray8(path)) for path in files[:most]]

@@ -11,11 +11,12 @@ VARIABLE = "LIPSPLINE_DATA"
 
 @dataclass(frozen=True)
 class Dataset:
-    """What a dataset looks like below the data folder, and where to get it."""
+    """What a dataset looks like below the data folder, where to get it, and how many images it has."""
 
     folder: str
     layout: str
     origin: str
+    count: int
 
 
 DATASETS = {
@@ -24,14 +25,18 @@ DATASETS = {
         "400 gray PNG images of 180x180",
         "the 200 train and 200 test images of BSDS500 (Berkeley, 'Contour Detection and Image Segmentation "
         "Resources'), cropped to 180x180 as in the DnCNN training set",
+        400,
     ),
-    "bsd68": Dataset("bsd/bsd68", "68 gray PNG images of 481x321", "the validation images of BSDS500 known as BSD68"),
-    "set12": Dataset("bsd/set12", "12 gray PNG images", "the images known as Set12, as in the DnCNN test sets"),
+    "bsd68": Dataset(
+        "bsd/bsd68", "68 gray PNG images of 481x321", "the validation images of BSDS500 known as BSD68", 68
+    ),
+    "set12": Dataset("bsd/set12", "12 gray PNG images", "the images known as Set12, as in the DnCNN test sets", 12),
     "mnist": Dataset(
         "mnist",
         "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, plain "
         "or with .gz",
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        70_000,
     ),
 }
 

@@ -54,7 +54,12 @@ def read_idx(path: Path, rank: int) -> NDArray[np.uint8]:
     """An idx file of unsigned bytes with `rank` dimensions, plain or gzipped."""
     content = _content(path)
     start = 4 + 4 * rank
-    if len(content) < start or content[:4] != bytes([0, 0, UNSIGNED_BYTE, rank]):
+    if len(content) < start:
+        raise ValueError(
+            f"{path} has {len(content)} bytes, fewer than the head of an idx file. Get it again from "
+            f"{DATASETS['mnist'].origin}."
+        )
+    if content[:4] != bytes([0, 0, UNSIGNED_BYTE, rank]):
         raise ValueError(
             f"{path} is no idx file of unsigned bytes in {rank} dimension(s): it starts with {content[:4].hex(' ')}, "
             f"not with 00 00 08 {rank:02x}. Get it again from {DATASETS['mnist'].origin}."

@@ -2,16 +2,34 @@
 
 import dataclasses
 import difflib
+import math
 import os
 import tomllib
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Kind = TypeVar("Kind")
 Table = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a value must be besides its type, in words and as a test."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+Count = Annotated[int, Rule("at least 1", lambda n: n >= 1)]
+Natural = Annotated[int, Rule("at least 0", lambda n: n >= 0)]
+Positive = Annotated[float, Rule("above 0", lambda value: 0 < value < math.inf)]
+Amount = Annotated[float, Rule("at least 0", lambda value: 0 <= value < math.inf)]
+Several = Annotated[
+    tuple[Kind, ...], Rule("a list of one or more, each once", lambda items: 0 < len(items) == len(set(items)))
+]
 
 
 @dataclass(frozen=True)
@@ -48,7 +66,7 @@ def build(kind: type[Kind], table: Table, place: Place) -> Kind:
     """Make a dataclass of a table, strictly: every key must be a field, every field without default must be there.
 
     Fields may be bool, int, float (a whole number will do), str, `Literal` words, `tuple[X, ...]`, `dict[str, X]`,
-    other dataclasses, `X | None`, or `Any` for what is checked later.
+    other dataclasses, `X | None`, one of these with a `Rule`, such as `Count`, or `Any` for what is checked later.
 
     Example:
         >>> @dataclass(frozen=True)
@@ -114,6 +132,12 @@ def _read(hint: Any, value: Any, place: Place, *, partial: bool) -> Any:
     origin = get_origin(hint)
     if hint is Any:
         return value
+    if origin is Annotated:
+        inner, rule = get_args(hint)
+        result = _read(inner, value, place, partial=partial)
+        if not rule.holds(result):
+            raise ValueError(_wrong(place, rule.words, value))
+        return result
     if dataclasses.is_dataclass(hint):
         return _read_dataclass(hint, _typed(value, Mapping, "a table", place), place, partial=partial)
     if origin in (types.UnionType, Union):
@@ -131,7 +155,7 @@ def _read(hint: Any, value: Any, place: Place, *, partial: bool) -> Any:
 
 
 def _read_dataclass(kind: Any, table: Table, place: Place, *, partial: bool) -> Any:
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for key in table:
         if key not in fields:
@@ -181,6 +205,10 @@ def _wrong(place: Place, wanted: str, value: Any) -> str:
 
 def _wanted(hint: Any) -> str:
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+    if get_origin(hint) is Annotated:
+        return _wanted(get_args(hint)[0])
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(map(repr, get_args(hint)))}"
     if hint in words:
         return words[hint]
     return "a list" if get_origin(hint) is tuple else "a table"

@@ -10,6 +10,7 @@ from torch import Tensor
 from lipspline.data import ct
 from lipspline.data.randomness import generator
 from lipspline.experiments import gains
+from lipspline.experiments.config import Amount, Count
 from lipspline.experiments.mri import unit_maximum
 from lipspline.experiments.reconstruction import Comparison, Modality
 from lipspline.operators import ParallelBeamCT
@@ -21,9 +22,9 @@ from lipspline.pnp import Problem
 class Scan:
     """A parallel-beam geometry, and the noise on line integrals in the paper's unit: the image is 256 wide."""
 
-    angles: int
-    detectors: int
-    noise: float
+    angles: Count
+    detectors: Count
+    noise: Amount
 
 
 @dataclass(frozen=True)

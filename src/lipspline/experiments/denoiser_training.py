@@ -9,8 +9,7 @@ import torch
 from lipspline._files import write_whole
 from lipspline.certify import Certificate
 from lipspline.data import bsd, images
-from lipspline.data.location import locate
-from lipspline.experiments.config import to_json
+from lipspline.experiments.config import Amount, Count, Positive, to_json
 from lipspline.experiments.experiment import Context, Outcome
 from lipspline.experiments.networks import Activation, check_options
 from lipspline.models.denoiser import denoiser
@@ -45,7 +44,7 @@ class Start:
     """
 
     network: str
-    noise: int
+    noise: Count
     recipe: str = ""
 
     @property
@@ -70,13 +69,13 @@ class DenoiserSpec:
     """
 
     activation: Activation
-    channels: int
-    depth: int
+    channels: Count
+    depth: Count
     padding_mode: Literal["zeros", "circular"]
     options: dict[str, Any] = field(default_factory=dict)
-    tv2_weight: float = 0.0
+    tv2_weight: Amount = 0.0
     start: Start | None = None
-    steps: int | None = None
+    steps: Count | None = None
 
     def __post_init__(self):
         check_options(self.activation, self.options)
@@ -106,16 +105,16 @@ class Training:
         rotations: turn orthonormal matrices by at most this angle in a step, instead of moving their entries.
     """
 
-    steps: int
-    lr: float
-    batch: int
-    size: int
+    steps: Count
+    lr: Positive
+    batch: Count
+    size: Count
     patches: Literal["crops", "grid"]
     schedule: Literal["constant", "cosine", "one-cycle", "trapezoid"]
-    average: float
-    validate_every: int
-    slopes: float | None = None
-    rotations: float | None = None
+    average: Amount
+    validate_every: Count
+    slopes: Positive | None = None
+    rotations: Positive | None = None
 
     def plan(self, steps: int) -> Plan:
         """What the training loop is told."""
@@ -174,13 +173,13 @@ def run(job: Job, context: Context) -> Outcome:
     path = context.folder / WEIGHTS
     certificate = save(ordinary, path, provenance(job, context, scores, curve))
     numbers = {**scores["bsd68"], "set12_psnr": scores["set12"]["psnr"], **complexity(certificate, ordinary)}
-    return Outcome(numbers, evidence.seconds, {"validation": curve, "weights": str(path)})
+    return Outcome(numbers, evidence.seconds, {"validation": curve})
 
 
 def train(model: Network, job: Job, context: Context) -> Fit:
     """Train a denoiser in place; started again in the same folder, it goes on where it was."""
     training, noise = job.training, job.noise / 255
-    clean = images.read_folder(locate("train400", context.data), job.training_images)
+    clean = bsd.read("train400", job.training_images, context.data)
     if training.slopes is not None:
         learn_slopes(model)
     task = denoising(
@@ -196,7 +195,7 @@ def train(model: Network, job: Job, context: Context) -> Fit:
         seed=context.seed,
     )
     plan = training.plan(job.steps)
-    evidence = fit(task, plan, folder=context.folder, config=to_json(job), observers=[context.observe])
+    evidence = fit(task, plan, folder=context.folder, config=to_json(job), observers=context.observers(lambda: model))
     learn_coefficients(model)
     return evidence
 
@@ -215,7 +214,7 @@ def start_from(model: Network, start: Start, noise: int, context: Context) -> No
 
 def held_out(name: str, job: Job, context: Context) -> list[bsd.NoisyImage]:
     """Images for validation ("set12") or test ("bsd68"), noisy as the seed says."""
-    clean = images.read_folder(locate(name, context.data), job.test_images)
+    clean = bsd.read(name, job.test_images, context.data)
     return bsd.noisy_images(clean, job.noise / 255, context.seed)
 
 

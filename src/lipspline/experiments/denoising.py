@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lipspline.experiments import denoising_figures as figures
-from lipspline.experiments.denoiser_training import DenoiserSpec, Job, Training, needs, run
+from lipspline.experiments.config import Count, Several
+from lipspline.experiments.denoiser_training import WEIGHTS, DenoiserSpec, Job, Training, needs, run
 from lipspline.experiments.experiment import Expectation, Experiment, Outcome, Report, Verdict
 from lipspline.experiments.potential import all_certified
 from lipspline.experiments.tables import Table
@@ -21,9 +22,9 @@ class Settings:
         test_images: how many of the 68 images to test on.
     """
 
-    noises: tuple[int, ...]
-    training_images: int
-    test_images: int
+    noises: Several[Count]
+    training_images: Count
+    test_images: Count
     training: Training
     networks: dict[str, DenoiserSpec]
 
@@ -62,7 +63,7 @@ def _figures(settings: Settings, psnr: Scores, outcomes: Mapping[str, Outcome]) 
     splines, last = _splines(settings), settings.noises[-1]
     if not splines:
         return {}
-    weights = {job.network: outcomes[job.name].drawing["weights"] for job in jobs(settings) if job.noise == last}
+    weights = {job.network: str(outcomes[job.name].folder / WEIGHTS) for job in jobs(settings) if job.noise == last}
     best = max(splines, key=lambda name: psnr[last][name])
     rivals = [name for name in settings.networks if name not in splines]
     shown = {name: weights[name] for name in (*rivals[:2], best)}

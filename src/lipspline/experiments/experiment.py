@@ -5,8 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from torch import nn
+
 from lipspline.experiments.tables import Table
-from lipspline.training.log import Observer
+from lipspline.nn.curves import activation_curves
+from lipspline.nn.plot import plot_activations
+from lipspline.training import distributed
+from lipspline.training.log import Observer, TensorBoard
 
 
 class Job(Protocol):
@@ -33,6 +38,7 @@ class Context:
         seed: the seed of everything random.
         observe: called with every record of a training.
         sibling: the run folder of another recipe at the same scale and seed.
+        tensorboard: write trainings for TensorBoard too, in the folder `tensorboard` of the job.
     """
 
     folder: Path
@@ -40,15 +46,31 @@ class Context:
     seed: int
     observe: Observer
     sibling: Callable[[str], Path]
+    tensorboard: bool = False
+
+    def observers(self, network: Callable[[], nn.Module]) -> list[Observer]:
+        """Who watches a training; TensorBoard is shown the activations of `network()`, where they are learned."""
+        if not self.tensorboard or not distributed.is_main():
+            return [self.observe]
+
+        def pictures() -> dict[str, Any]:
+            model = network()
+            return {"activations": plot_activations(model)} if activation_curves(model, per_layer=1) else {}
+
+        return [self.observe, TensorBoard(self.folder / "tensorboard", pictures)]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a job found, as JSON values: numbers for the results, the time they took, and what only figures need."""
+    """What a job found, as JSON values: numbers for the results, the time they took, and what only figures need.
+
+    `folder`, where the job left its files, is known once the job is done; it is not kept, as folders are moved.
+    """
 
     numbers: dict[str, Any]
     seconds: float
     drawing: dict[str, Any] = field(default_factory=dict)
+    folder: Path = Path()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from lipspline import _checks
 from lipspline.data.randomness import generator
 from lipspline.experiments import figures
-from lipspline.experiments.config import to_json
+from lipspline.experiments.config import Count, Natural, Positive, Several, to_json
 from lipspline.experiments.experiment import Context, Expectation, Experiment, Outcome, Report, Verdict
 from lipspline.experiments.networks import NetworkSpec
 from lipspline.experiments.tables import Table
@@ -35,7 +35,7 @@ QUARTILES = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
 class FitSpec(NetworkSpec):
     """A network and its learning rate for each function."""
 
-    lr: dict[str, float]
+    lr: dict[str, Positive]
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class Protocol:
         test_points: a uniform partition of [-1, 1].
     """
 
-    knots: int
-    function_seed: int
+    knots: Count
+    function_seed: Natural
     init: Literal["kaiming", "orthogonal"]
-    seeds: int
-    epochs: int
-    batch: int
-    points: int
-    test_points: int
+    seeds: Count
+    epochs: Count
+    batch: Count
+    points: Count
+    test_points: Count
 
     def __post_init__(self):
         _checks.divides("batch", self.batch, "the number of training points", self.points)
@@ -67,8 +67,8 @@ class Protocol:
 class Settings:
     """What [fig:1d_performances] compares; `networks` go by the names they have in the figure."""
 
-    functions: tuple[Literal["f1", "f2", "f3"], ...]
-    constraints: tuple[Literal["orthonormal", "spectral"], ...]
+    functions: Several[Literal["f1", "f2", "f3"]]
+    constraints: Several[Literal["orthonormal", "spectral"]]
     protocol: Protocol
     networks: dict[str, FitSpec]
 
@@ -168,9 +168,11 @@ def run(job: Job, context: Context) -> Outcome:
         tv2_weight=job.spec.tv2_weight,
     )
     plan = Plan(job.steps, log_every=max(1, job.steps // 200), checkpoint_every=max(1, job.steps // 20))
-    evidence = fit(task, plan, folder=context.folder, config=to_json(job), observers=[context.observe])
-    ensemble = task.model.eval()
+    ensemble = task.model
     assert isinstance(ensemble, Ensemble)
+    watching = context.observers(lambda: ensemble.member(0))
+    evidence = fit(task, plan, folder=context.folder, config=to_json(job), observers=watching)
+    ensemble.eval()
     with torch.no_grad():
         errors = member_mse(ensemble(test[0]), test[1]).reshape(len(functions), -1)
     panels = {name: _panel(ensemble, errors, number, context.folder) for number, name in enumerate(job.functions)}

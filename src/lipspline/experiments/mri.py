@@ -11,6 +11,7 @@ from lipspline.data.guard import FileError
 from lipspline.data.kspace import Kspace
 from lipspline.data.randomness import generator
 from lipspline.experiments import gains
+from lipspline.experiments.config import Amount, Positive
 from lipspline.experiments.reconstruction import Comparison, Modality
 from lipspline.operators import MRI, cartesian_mask
 from lipspline.pnp import Problem
@@ -20,9 +21,9 @@ from lipspline.pnp import Problem
 class Scan:
     """A kind of measurement: a random Cartesian mask for each image, and noise on real and imaginary part."""
 
-    acceleration: float
-    center: float
-    noise: float
+    acceleration: Positive
+    center: Amount
+    noise: Amount
 
 
 @dataclass(frozen=True)

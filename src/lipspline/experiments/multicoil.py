@@ -11,6 +11,7 @@ from lipspline.data import mri as files
 from lipspline.data.guard import FileError
 from lipspline.data.kspace import Kspace
 from lipspline.experiments import gains, mri
+from lipspline.experiments.config import Amount, Count, Positive
 from lipspline.experiments.mri import Scan, add_noise, draw_mask, zero_fill
 from lipspline.experiments.reconstruction import Comparison, Modality
 from lipspline.operators import MultiCoilMRI, espirit, simulated_maps
@@ -26,10 +27,10 @@ class CoilScan:
         coils: simulated ones, for images; measured k-space has its own, and no noise is added to it.
     """
 
-    acceleration: float
-    center: float
-    noise: float
-    coils: int
+    acceleration: Positive
+    center: Amount
+    noise: Amount
+    coils: Count
 
     @property
     def sampling(self) -> Scan:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 
 from lipspline import _checks
-from lipspline.experiments.config import nearest
+from lipspline.experiments.config import Amount, nearest
 from lipspline.models.mlp import mlp
 from lipspline.models.network import Network
 from lipspline.nn.layers import Init
@@ -39,7 +39,7 @@ class NetworkSpec:
     depth: int
     width: int
     options: dict[str, Any] = field(default_factory=dict)
-    tv2_weight: float = 0.0
+    tv2_weight: Amount = 0.0
 
     def __post_init__(self):
         _checks.at_least("depth", self.depth, 1)

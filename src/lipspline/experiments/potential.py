@@ -8,7 +8,7 @@ from typing import Any, Literal
 from torch import nn
 
 from lipspline.certify import certify
-from lipspline.experiments.config import to_json
+from lipspline.experiments.config import Count, Positive, to_json
 from lipspline.experiments.experiment import Context, Job, Outcome, Verdict
 from lipspline.experiments.networks import NetworkSpec, check_options
 from lipspline.experiments.tables import Value
@@ -25,9 +25,9 @@ Options = dict[str, dict[str, dict[str, Any]]]
 class Training:
     """How a potential is trained: orthonormal layers, orthogonal initialization, Adam."""
 
-    steps: int
-    lr: float
-    batch: int
+    steps: Count
+    lr: Positive
+    batch: Count
     schedule: Literal["constant", "cosine"]
 
 
@@ -60,7 +60,7 @@ def learn(
         log_every=max(1, training.steps // 100),
         checkpoint_every=max(1, training.steps // 5),
     )
-    evidence = fit(task, plan, folder=context.folder, config=to_json(job), observers=[context.observe])
+    evidence = fit(task, plan, folder=context.folder, config=to_json(job), observers=context.observers(lambda: model))
     network = plain(model)
     return Potential(network, certify(network, steps=0).upper, evidence)
 
@@ -91,10 +91,12 @@ def spread(values: Sequence[float]) -> Value:
 
 def relu_lowest(estimates: Mapping[str, Mapping[str, Value]]) -> Verdict:
     """Whether ReLU is below every other network in every row [tab:wasserstein_bigaussian, tab:wasserstein_results]."""
-    others = {row: [value[0] for name, value in values.items() if name != "relu"] for row, values in estimates.items()}
-    ratios = {row: estimates[row]["relu"][0] / min(values) for row, values in others.items()}
-    text = ", ".join(f"{row}: {ratio:.3f}" for row, ratio in ratios.items())
-    return Verdict(all(ratio < 1 for ratio in ratios.values()), f"ReLU over the lowest of the others, {text}")
+    relu = {row: values["relu"][0] for row, values in estimates.items()}
+    others = {
+        row: min(value[0] for name, value in values.items() if name != "relu") for row, values in estimates.items()
+    }
+    text = ", ".join(f"{row}: {relu[row]:.4g} and {others[row]:.4g}" for row in relu)
+    return Verdict(all(relu[row] < others[row] for row in relu), f"ReLU and the lowest of the others, {text}")
 
 
 def all_certified(outcomes: Mapping[str, Outcome]) -> Verdict:

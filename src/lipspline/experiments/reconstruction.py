@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipspline import _checks
 from lipspline._files import write_whole
 from lipspline.data.location import data_dir
-from lipspline.experiments.config import to_json
+from lipspline.experiments.config import Count, Natural, Positive, Several, to_json
 from lipspline.experiments.denoisers import Family, Source
 from lipspline.experiments.experiment import Context, Outcome
 from lipspline.functional.quality import psnr, ssim
@@ -38,11 +37,10 @@ class Images:
     """
 
     file: str
-    count: int
+    count: Count
     within: tuple[int, ...] = ()
 
     def __post_init__(self):
-        _checks.at_least("count", self.count, 1)
         if self.within and (len(self.within) != 2 or not 0 <= self.within[0] < self.within[1]):
             raise ValueError(f"within must be a first number and one past the last, but is {list(self.within)}.")
 
@@ -75,21 +73,21 @@ class Search:
         tol: of the solves.
     """
 
-    levels: tuple[int, ...]
-    noises: tuple[float, ...]
-    betas: tuple[float, ...]
-    refinements: int
+    levels: Several[Count]
+    noises: Several[Positive]
+    betas: Several[Positive]
+    refinements: Natural
     continuous: bool
-    max_trials: int
-    tol: float
+    max_trials: Count
+    tol: Positive
 
 
 @dataclass(frozen=True)
 class Final:
     """How the test images are solved: to a tolerance, within a number of denoiser calls."""
 
-    tol: float
-    max_steps: int
+    tol: Positive
+    max_steps: Count
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lipspline.data import bsd, images
-from lipspline.data.location import locate
+from lipspline.data import bsd
+from lipspline.experiments.config import Count, Several
 from lipspline.experiments.denoiser_training import WEIGHTS, complexity, job_name, trained_weights
 from lipspline.experiments.experiment import Context, Expectation, Experiment, Outcome, Report, Verdict
 from lipspline.experiments.potential import all_certified
@@ -35,9 +35,9 @@ class Settings:
     """
 
     denoisers: str
-    networks: tuple[str, ...]
-    noises: tuple[int, ...]
-    test_images: int
+    networks: Several[str]
+    noises: Several[Count]
+    test_images: Count
     tolerances: tuple[float, ...]
     loss: float
 
@@ -111,7 +111,7 @@ def merge(model: Network, tolerance: float) -> Network:
 
 
 def _noisy(name: str, job: Job, context: Context) -> list[bsd.NoisyImage]:
-    clean = images.read_folder(locate(name, context.data), job.test_images)
+    clean = bsd.read(name, job.test_images, context.data)
     return bsd.noisy_images(clean, job.noise / 255, context.seed)
 
 

@@ -3,10 +3,11 @@
 import json
 import multiprocessing
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from lipspline.training.loop import Diverged
 Watch = Callable[[Job], Observer]
 """Gives the observer of a job; called when a job starts, or is found done."""
 
+NAME = re.compile(r"\w[\w.+-]*")
 PAUSE = 0.5  # seconds between two looks at the jobs of other processes
 
 
@@ -61,8 +63,18 @@ class Run:
         return self.out / "runs" / self._label(recipe)
 
     def jobs(self) -> list[Any]:
-        """The jobs of the recipe."""
-        return self.recipe.experiment.jobs(self.recipe.settings)
+        """The jobs of the recipe. Their names are those of files, so each is one."""
+        jobs = self.recipe.experiment.jobs(self.recipe.settings)
+        names = [job.name for job in jobs]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"The recipe {self.recipe.name} has {names.count(name)} jobs with the name {name!r}.")
+            if not NAME.fullmatch(name):
+                raise ValueError(
+                    f"The recipe {self.recipe.name} has a job with the name {name!r}, which cannot be that of a file: "
+                    f"use letters, digits, '.', '_' and '-'."
+                )
+        return jobs
 
     def _label(self, recipe: str) -> str:
         return f"{recipe}-{self.recipe.scale}" + (f"-seed{self.seed}" if self.seed else "")
@@ -172,21 +184,28 @@ def pick(run: Run, name: str | None) -> Any:
     return jobs[name]
 
 
-def run_job(run: Run, job: Job, observe: Observer) -> Outcome:
+def run_job(run: Run, job: Job, observe: Observer, *, tensorboard: bool = False) -> Outcome:
     """The outcome of a job: read if it is done, else found (from its last checkpoint on) and kept."""
     path = run.outcome(job.name)
     identity = to_json(job) | {"seed": run.seed}
     if path.is_file():
-        return _kept(path, identity)
+        return replace(_kept(path, identity), folder=run.folder / job.name)
+    for name in run.recipe.experiment.needs(job):
+        if not run.outcome(name).is_file():
+            raise FileNotFoundError(
+                f"The job {job.name} needs the outcome of {name}, but there is no file {run.outcome(name)}. Run it "
+                f"first: --job {name}"
+            )
     folder = run.folder / job.name
-    context = Context(folder, run.data, run.seed, observe, run.sibling)
+    context = Context(folder, run.data, run.seed, observe, run.sibling, tensorboard)
     try:
         outcome = run.recipe.experiment.run(job, context)
     except Diverged as error:
         raise ValueError(f"The job {job.name} stopped: {error}") from error
     if distributed.is_main():
-        _write(path, {"job": identity, **to_json(outcome)})
-    return outcome
+        found = {"numbers": outcome.numbers, "seconds": outcome.seconds, "drawing": outcome.drawing}
+        _write(path, {"job": identity, **to_json(found)})
+    return replace(outcome, folder=folder)
 
 
 def summary(run: Run, report: Report) -> str:
@@ -208,7 +227,10 @@ def machine() -> str:
 
 
 def _kept(path: Path, identity: Mapping[str, Any]) -> Outcome:
-    kept = json.loads(path.read_text())
+    try:
+        kept = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}). Remove it, and what it held is found again.") from error
     changed = config.differences(dict(identity), kept.pop("job"))
     if changed:
         name, (now, then) = next(iter(changed.items()))

@@ -9,6 +9,7 @@ from torch import Tensor, nn, rand, randn
 
 from lipspline.data.randomness import generator
 from lipspline.experiments import figures
+from lipspline.experiments.config import Count, Natural, Positive, Several, nearest
 from lipspline.experiments.experiment import Context, Expectation, Experiment, Outcome, Report, Verdict
 from lipspline.experiments.networks import NetworkSpec
 from lipspline.experiments.potential import (
@@ -32,8 +33,8 @@ PairKind = Literal["mixture", "translation", "min-funnel"]
 class Estimate:
     """The Monte-Carlo estimate of [wasserstein] with the learned potential: `runs` times on fresh samples."""
 
-    samples: int
-    runs: int
+    samples: Count
+    runs: Count
 
 
 @dataclass(frozen=True)
@@ -46,27 +47,27 @@ class Known:
         funnels: number of centres the rays run to.
     """
 
-    kinds: tuple[Literal["translation", "min-funnel"], ...]
-    dimensions: tuple[int, ...]
-    distance: float
-    funnels: int
+    kinds: Several[Literal["translation", "min-funnel"]]
+    dimensions: Several[Count]
+    distance: Positive
+    funnels: Count
 
 
 @dataclass(frozen=True)
 class Check:
     """A comparison with exact discrete optimal transport on `samples` samples, for one network."""
 
-    dimension: int
+    dimension: Count
     network: str
-    samples: int
+    samples: Count
 
 
 @dataclass(frozen=True)
 class Settings:
     """What [tab:wasserstein_bigaussian] compares, and the pairs with a known distance."""
 
-    dimensions: tuple[int, ...]
-    pair_seed: int
+    dimensions: Several[Count]
+    pair_seed: Natural
     training: Training
     estimate: Estimate
     networks: dict[str, NetworkSpec]
@@ -76,6 +77,8 @@ class Settings:
 
     def __post_init__(self):
         check_cases(self.options, self.networks)
+        if self.check.network not in self.networks:
+            raise ValueError(f"check.network is {self.check.network!r}; {nearest(self.check.network, self.networks)}")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from lipspline import _checks
 from lipspline.data import randomness
 from lipspline.experiments import figures
+from lipspline.experiments.config import Count, Positive, Several
 from lipspline.experiments.experiment import Context, Expectation, Experiment, Outcome, Report
 from lipspline.experiments.networks import NetworkSpec
 from lipspline.experiments.potential import (
@@ -41,16 +42,16 @@ class Settings:
         test_images: of the test set.
     """
 
-    depths: tuple[int, ...]
-    runs: int
+    depths: Several[Count]
+    runs: Count
     gan: str
     generator: str
-    images: int
-    epochs: int
-    batch: int
-    lr: float
+    images: Count
+    epochs: Count
+    batch: Count
+    lr: Positive
     schedule: Literal["constant", "cosine"]
-    test_images: int
+    test_images: Count
     networks: dict[str, NetworkSpec]
     options: Options = field(default_factory=dict)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lipspline.certify import certify
 from lipspline.data import mnist, randomness
 from lipspline.experiments import figures
-from lipspline.experiments.config import to_json
+from lipspline.experiments.config import Amount, Count, Positive, to_json
 from lipspline.experiments.experiment import Context, Expectation, Experiment, Outcome, Report, Verdict
 from lipspline.experiments.networks import Activation, check_options
 from lipspline.experiments.tables import Table
@@ -38,10 +38,10 @@ GENERATOR = "generator.safetensors"
 class GeneratorSpec:
     """The generator: size of the latent vectors, width, channels of the coarse and the fine feature maps."""
 
-    latent: int
-    width: int
-    coarse: int
-    fine: int
+    latent: Count
+    width: Count
+    coarse: Count
+    fine: Count
 
     def build(self) -> nn.Sequential:
         """An untrained generator."""
@@ -52,9 +52,9 @@ class GeneratorSpec:
 class CriticSpec:
     """The critic: channels of the fine and the coarse feature maps, width of the dense layer."""
 
-    fine: int
-    coarse: int
-    width: int
+    fine: Count
+    coarse: Count
+    width: Count
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ActivationSpec:
 
     activation: Activation
     options: dict[str, Any] = field(default_factory=dict)
-    tv2_weight: float = 0.0
+    tv2_weight: Amount = 0.0
 
     def __post_init__(self):
         check_options(self.activation, self.options)
@@ -73,12 +73,12 @@ class ActivationSpec:
 class Training:
     """How the two players are trained; `images` of the training set are used."""
 
-    images: int
-    epochs: int
-    batch: int
-    critic_steps: int
-    critic_lr: float
-    generator_lr: float
+    images: Count
+    epochs: Count
+    batch: Count
+    critic_steps: Count
+    critic_lr: Positive
+    generator_lr: Positive
 
     @property
     def steps(self) -> int:
@@ -90,10 +90,10 @@ class Training:
 class ClassifierSpec:
     """The classifier that scores the digits, trained on `images` of the training set."""
 
-    images: int
-    epochs: int
-    batch: int
-    lr: float
+    images: Count
+    epochs: Count
+    batch: Count
+    lr: Positive
 
     @property
     def steps(self) -> int:
@@ -110,7 +110,7 @@ class Settings:
     critic: CriticSpec
     networks: dict[str, ActivationSpec]
     classifier: ClassifierSpec
-    score_samples: int
+    score_samples: Count
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,8 @@ def _run_classifier(job: ClassifierJob, context: Context) -> Outcome:
     pairs = Pairs(training.images[: spec.images], training.labels[: spec.images])
     task = classification(model, pairs, Pairs(*test), batch=spec.batch, lr=spec.lr, seed=context.seed)
     plan = Plan(job.steps, schedule=cosine, log_every=max(1, job.steps // 100), checkpoint_every=max(1, job.steps // 4))
-    evidence = fit(task, plan, folder=context.folder, config=to_json(job), observers=[context.observe])
+    watching = context.observers(lambda: model)
+    evidence = fit(task, plan, folder=context.folder, config=to_json(job), observers=watching)
     save_file(model.state_dict(), context.folder / "classifier.safetensors")
     return Outcome({"accuracy": evidence.metrics["accuracy"]}, evidence.seconds)
 
@@ -216,7 +217,7 @@ def _run_gan(job: Job, context: Context) -> Outcome:
         seed=context.seed,
     )
     plan = Plan(job.steps, log_every=max(1, job.steps // 100), checkpoint_every=max(1, job.steps // 10))
-    evidence = fit(task, plan, folder=context.folder, config=to_json(job), observers=[context.observe])
+    evidence = fit(task, plan, folder=context.folder, config=to_json(job), observers=context.observers(lambda: judge))
     save_file(generate.state_dict(), context.folder / GENERATOR)
     latent = torch.randn(job.score_samples, job.generator.latent, generator=randomness.generator(context.seed, "score"))
     fake = sample(generate, latent)

@@ -75,6 +75,11 @@ def regressions(
     Returns:
         A task whose model is an `Ensemble` and whose metrics are quartiles of the members' test errors.
     """
+    if not len(models) == len(x) == len(y) == len(seeds):
+        raise ValueError(
+            f"Each member needs its own data and seed, but there are {len(models)} models, {len(x)} inputs, {len(y)} "
+            f"targets and {len(seeds)} seeds."
+        )
     ensemble = Ensemble(models)
     members, order = torch.arange(len(models)).unsqueeze(1), tuple(seeds)
 

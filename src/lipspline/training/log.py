@@ -92,11 +92,12 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, pictures: Callable[[], Mapping[str, Any]] | None = None):
-        tensorboard = _checks.require("torch.utils.tensorboard", "tensorboard", "Logging to TensorBoard")
-        self._writer = tensorboard.SummaryWriter(str(folder))
-        self._pictures = pictures
+        self._tensorboard = _checks.require("torch.utils.tensorboard", "tensorboard", "Logging to TensorBoard")
+        self._folder, self._pictures, self._writer = folder, pictures, None
 
     def __call__(self, record: Record) -> None:
+        if self._writer is None:  # what a run that was killed wrote beyond its last checkpoint is not shown
+            self._writer = self._tensorboard.SummaryWriter(str(self._folder), purge_step=record.step)
         for name, value in {**_prefixed("loss", record.losses), **record.metrics, "lr": record.lr}.items():
             self._writer.add_scalar(name, value, record.step)
         if record.metrics and self._pictures is not None:

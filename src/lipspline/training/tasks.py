@@ -66,6 +66,10 @@ class Pairs:
     x: Tensor
     y: Tensor
 
+    def __post_init__(self):
+        if len(self.x) != len(self.y) or len(self.x) == 0:
+            raise ValueError(f"Pairs need as many targets as inputs, at least one: {len(self.x)} x, {len(self.y)} y.")
+
     def __len__(self) -> int:
         return len(self.x)
 
