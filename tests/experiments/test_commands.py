@@ -43,6 +43,16 @@ def test_train_trains_one_job_and_says_where_it_is(tiny):
     assert (tiny / document["folder"] / "median-0.safetensors").is_file()
 
 
+@pytest.mark.parametrize(("job", "images"), [("lls-new-spectral-f1", ["activations"]), ("relu-spectral-f1", [])])
+def test_train_can_be_watched_with_tensorboard_where_it_is_installed(tiny, job, images):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    command = ["train", "tiny.toml", "--scale", "smoke", "--job", job, "--json"]
+    folder = tiny / json.loads(CliRunner().invoke(cli.app, command).stdout)["folder"]
+    tags = accumulator.EventAccumulator(str(folder / "tensorboard")).Reload().Tags()
+    assert {"loss/model", "lr", "mse"} <= set(tags["scalars"])
+    assert tags["images"] == images
+
+
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     ("command", "sentence"),
