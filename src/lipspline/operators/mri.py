@@ -158,7 +158,8 @@ def cartesian_mask(width: int, acceleration: float = 4, center: float = 0.08, se
     """
     _checks.at_least("width", width, 1)
     _checks.positive("acceleration", acceleration)
-    _checks.within("center", center, -1e-9, 1 + 1e-9)
+    if not 0 <= _checks.number("center", center) <= 1:
+        raise ValueError(f"center must lie between 0 and 1, but is {center:g}.")
     low, total = (floor(width * _decimal(part)) for part in (center, 1 / _decimal(acceleration)))
     if not 0 <= low <= total <= width or total == 0:
         raise ValueError(
