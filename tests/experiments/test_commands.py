@@ -53,6 +53,15 @@ def test_train_can_be_watched_with_tensorboard_where_it_is_installed(tiny, job, 
     assert tags["images"] == images
 
 
+def test_a_tensorboard_that_is_broken_does_not_stop_a_training(tiny, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    command = ["train", "tiny.toml", "--scale", "smoke", "--job", "relu-spectral-f1", "--json"]
+    result = CliRunner().invoke(cli.app, command)
+    assert result.exit_code == 0
+    assert not (tiny / json.loads(result.stdout)["folder"] / "tensorboard").exists()
+    assert "TensorBoard needs torch" in caplog.text
+
+
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     ("command", "sentence"),

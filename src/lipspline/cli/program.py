@@ -31,10 +31,11 @@ def main() -> None:
             raise
         err.print(f"lipspline: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
-    except SystemExit as stop:
-        if stop.code == INTERRUPTED:
-            err.print("lipspline: interrupted. The same command goes on where work was kept.", style="red")
-        raise
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:
+            raise
+        err.print("lipspline: interrupted. The same command goes on where work was kept.", style="red")
+        sys.exit(INTERRUPTED)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,5 +1,6 @@
 """What every experiment is made of: settings, jobs that can be run one by one, and a report on their outcomes."""
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,8 @@ from lipspline.nn.curves import activation_curves
 from lipspline.nn.plot import plot_activations
 from lipspline.training import distributed
 from lipspline.training.log import Observer, TensorBoard
+
+_log = logging.getLogger(__name__)
 
 
 class Job(Protocol):
@@ -57,7 +60,11 @@ class Context:
             model = network()
             return {"activations": plot_activations(model)} if activation_curves(model, per_layer=1) else {}
 
-        return [self.observe, TensorBoard(self.folder / "tensorboard", pictures)]
+        try:
+            return [self.observe, TensorBoard(self.folder / "tensorboard", pictures)]
+        except ImportError as error:  # one that is installed but broken must not stop a training
+            _log.warning("%s", error)
+            return [self.observe]
 
 
 @dataclass(frozen=True)
