@@ -1,5 +1,7 @@
 """Winograd's algorithm is the convolution, to round-off."""
 
+import itertools
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -41,11 +43,19 @@ def test_it_is_the_convolution(shape):
     assert (y - wanted).pow(2).mean().sqrt() < 2e-6
 
 
-def test_the_round_off_is_that_of_torch():
-    x, weight, bias = data(1, 64, 64, 64, 64)
+def test_the_round_off_is_at_most_twice_that_of_the_definition():
+    """The sum over channels and taps, term by term in float32. (What torch does depends on the processor.)"""
+    x, weight, bias = data(1, 64, 64, 32, 32)
     wanted = F.conv2d(x.double(), weight.double(), bias.double(), padding=1)
-    ours, torchs = convolve(x, prepare(weight), bias), F.conv2d(x, weight, bias, padding=1)
-    assert (ours - wanted).pow(2).mean() < 2 * (torchs - wanted).pow(2).mean()
+    padded = F.pad(x, (1, 1, 1, 1))
+    plain = bias.view(1, -1, 1, 1).expand(1, 64, 32, 32)
+    for channel in range(64):
+        for i, j in itertools.product(range(3), range(3)):
+            plain = (
+                plain + weight[:, channel, i, j].view(1, -1, 1, 1) * padded[:, channel, None, i : i + 32, j : j + 32]
+            )
+    ours = convolve(x, prepare(weight), bias)
+    assert (ours - wanted).pow(2).mean().sqrt() < 2 * (plain - wanted).pow(2).mean().sqrt()
 
 
 def test_a_single_weight_moves_the_image():

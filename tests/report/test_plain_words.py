@@ -42,7 +42,11 @@ def test_every_line_is_a_sentence_with_a_value(name):
 
 
 def lines(name):
-    return {line.name: line for group in certificate_lines(CERTIFICATES[name]()).values() for line in group}
+    return told(CERTIFICATES[name]())
+
+
+def told(certificate):
+    return {line.name: line for group in certificate_lines(certificate).values() for line in group}
 
 
 def test_what_is_proven_is_called_proven_and_nothing_else():
@@ -89,11 +93,11 @@ def test_an_unfinished_calculation_says_so():
 
 def test_constants_are_those_of_the_certificate():
     """[eq:EstCont]: α ‖H‖ K / (1 - K) with α = ‖H‖ = 1 and K = 0.9."""
-    found = lines("contraction")
+    certificate = CERTIFICATES["contraction"]()
+    found = told(certificate)
     assert float(found["Image stability, by shrinking"].value.removeprefix("≤ ")) == pytest.approx(9, rel=2e-6)
     assert "times as much" in found["Image stability, by shrinking"].sentence
     assert found["Convergence"].value == "to the only answer"
-    certificate = CERTIFICATES["contraction"]()
     assert float(found["Distance to the answer"].value.removeprefix("≤ ")) >= certificate.distance
 
 
