@@ -188,7 +188,11 @@ def _denoiser_step(model: nn.Module, clean: torch.Tensor) -> Case:
 
 
 def ensemble() -> Iterator[Ratios]:
-    """Networks of the 1-D experiment trained as one batched model, against one after another [fig:1d_performances]."""
+    """Networks of the 1-D experiment trained as one batched model, against one after another [fig:1d_performances].
+
+    Memory is kept between steps on both sides, as `lipspline train` and `lipspline reproduce` do.
+    """
+    keep_memory()
     alone = [_task_step(_fitting_alone(seed)) for seed in range(75)]
     at_once = {f"{count} at once": _task_step(_fitting_at_once(count)) for count in (1, 25, 75)}
     yield compare("Step of LLS networks, 4 layers of 10", {"1 alone": alone[0], **at_once}, repeats=101)

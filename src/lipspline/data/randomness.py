@@ -40,7 +40,8 @@ def shuffled_each(count: int, step: int, batch: int, seeds: tuple[int, ...]) -> 
     first, last = step * batch, (step + 1) * batch
     epochs = range(first // count, (last - 1) // count + 1)
     orders = [_permutations(count, epoch, seeds) for epoch in epochs]
-    return torch.cat(orders, dim=1)[:, first - epochs[0] * count :][:, :batch]
+    whole = orders[0] if len(orders) == 1 else torch.cat(orders, dim=1)
+    return whole[:, first - epochs[0] * count :][:, :batch]
 
 
 @lru_cache(maxsize=4)

@@ -108,8 +108,10 @@ class LinearSpline(nn.Module):
     def constrained(self) -> tuple[Tensor, Tensor]:
         """Slopes `(C, R)` inside the constraint and mean knot value `(C,)`: what defines σ."""
         c = self._before_clipping()
-        slopes = difference(c) / self.step if self.constraint == "none" else clipped_slopes(c, self.step, self.slope)
-        return slopes, c.mean(dim=-1)
+        return self._slopes(c), c.mean(dim=-1)
+
+    def _slopes(self, c: Tensor) -> Tensor:
+        return difference(c) / self.step if self.constraint == "none" else clipped_slopes(c, self.step, self.slope)
 
     def _before_clipping(self) -> Tensor:
         """Coefficients `(C, K)`, normalised if that is the constraint, in a precision fit for sums."""
@@ -120,7 +122,7 @@ class LinearSpline(nn.Module):
 
     def slopes(self) -> Tensor:
         """Slopes `(C, R)` of the regions, inside the constraint."""
-        return self.constrained()[0]
+        return self._slopes(self._before_clipping())
 
     def tables(self) -> tuple[Tensor, Tensor, Tensor, float]:
         """Arguments `b, s, scale, offset` of `piecewise_affine` for this activation."""
