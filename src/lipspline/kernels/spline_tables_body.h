@@ -39,30 +39,35 @@ TARGET static void NAME(forward)(const void *data, int64_t row, void *scratch) {
     for (int32_t j = 0; j < R; j++) b[j] = (REAL)((first + step * risen[j] - s[j] * (step * j - job->radius)) / scale);
 }
 
+/* Sums run from left to right in a loop of their own, and leave what they pass on in `there`; the loops after it vectorise. */
 TARGET static void NAME(backward)(const void *data, int64_t row, void *scratch) {
     const job_t *job = data;
-    const int64_t R = job->regions;
+    const int32_t R = (int32_t)job->regions;
     const double step = 2 * job->radius / (double)R, scale = ((const REAL *)job->scale)[row];
-    const REAL *c = (const REAL *)job->c + row * (R + 1), T = (REAL)step, low = (REAL)job->low, high = (REAL)job->high;
-    const REAL slack = NAME(slack)(job), *gb = (const REAL *)job->gb + row * R, *gs = (const REAL *)job->gs + row * R;
-    REAL *gc = (REAL *)job->gc + row * (R + 1), *s = (REAL *)((double *)scratch + R);
-    double *risen = scratch, right = 0; /* right: gradients of the intercepts to the right */
-    const double first = NAME(values)(job, c, step, s, risen);
-    for (int64_t j = 0; j < R; j++) right += gb[j];
+    const REAL *restrict c = (const REAL *)job->c + row * (R + 1), T = (REAL)step, slack = NAME(slack)(job);
+    const REAL least = (REAL)job->low - slack, most = (REAL)job->high + slack;
+    const REAL *restrict gb = (const REAL *)job->gb + row * R, *restrict gs = (const REAL *)job->gs + row * R;
+    REAL *restrict gc = (REAL *)job->gc + row * (R + 1), *restrict s = (REAL *)((double *)scratch + R);
+    double *restrict there = scratch, right = 0; /* right: gradients of the intercepts to the right */
+    const double first = NAME(values)(job, c, step, s, there);
+    for (int32_t j = 0; j < R; j++) right += gb[j];
     const double share = right / (scale * (double)(R + 1)); /* of each coefficient in the gradient of the mean */
     const double per_scale = 1 / scale, per_step = 1 / step;
-    double by_scale = 0, before = 0; /* before: gradient of the difference to the left */
-    for (int64_t j = 0; j < R; j++) {
-        const REAL slope = NAME(slope)(c, j, T);
-        const double knot = step * (double)j - job->radius;
+    double by_scale = 0;
+    for (int32_t j = 0; j < R; j++) {
+        by_scale += gb[j] * (first + step * there[j] - s[j] * (step * j - job->radius));
         right -= gb[j];
-        by_scale += gb[j] * (first + step * risen[j] - s[j] * knot);
-        const double by_slope = gs[j] + (step * right - knot * gb[j]) * per_scale - step * (double)(R - j) * share;
-        const double here = slope < low - slack || slope > high + slack ? 0 : by_slope * per_step;
-        gc[j] = (REAL)(share + before - here);
-        before = here;
+        there[j] = right;
     }
-    gc[R] = (REAL)(share + before);
+    for (int32_t j = 0; j < R; j++) { /* the gradient of the difference of two coefficients */
+        const REAL slope = NAME(slope)(c, j, T);
+        const double knot = step * j - job->radius;
+        const double by_slope = gs[j] + (step * there[j] - knot * gb[j]) * per_scale - step * (double)(R - j) * share;
+        there[j] = (slope < least) | (slope > most) ? 0 : by_slope * per_step;
+    }
+    gc[0] = (REAL)(share - there[0]);
+    for (int32_t j = 1; j < R; j++) gc[j] = (REAL)(share + there[j - 1] - there[j]);
+    gc[R] = (REAL)(share + there[R - 1]);
     ((REAL *)job->gscale)[row] = (REAL)(-by_scale / (scale * scale));
 }
 
