@@ -23,8 +23,7 @@ Denoiser = Callable[[Tensor], Tensor]
 ADJOINT_TOLERANCE = 1e-4
 # A contraction by less than this is there on paper, but drowns in the round-off of float32.
 LEAST_CONTRACTION = 1e-6
-# What the round-off of one step is taken to be at most, in units of eps times the largest numbers in it. The shipped
-# networks have about 20.
+# What the round-off of one step is taken to be at most, in units of eps times the largest numbers in it: an allowance.
 ROUND_OFF = 100.0
 
 
