@@ -8,9 +8,9 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from lipspline._memory import keep_memory
-from lipspline.reconstruct.demo import Comparison, compare, demo_scans
-from lipspline.reconstruct.problem import Problem
+from lipspline._infra.memory import keep_memory
+from lipspline.imaging.demo import Comparison, compare, demo_scans
+from lipspline.imaging.problem import Problem
 from lipspline.report.solved import DIRECT
 
 ROOT = Path(__file__).resolve().parent.parent

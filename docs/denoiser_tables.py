@@ -11,11 +11,11 @@ from pathlib import Path
 
 from torch import nn
 
-from lipspline.data import bsd, images
-from lipspline.data.location import locate
-from lipspline.models.rescale import Rescaled, level_for, serving
-from lipspline.models.zoo import available, zoo
+from lipspline.formats import bsd, images
+from lipspline.formats.location import locate
+from lipspline.networks.rescale import Rescaled, level_for, serving
 from lipspline.nn.combine import Averaged
+from lipspline.priors.zoo import available, zoo
 from lipspline.training.tasks import mean_quality
 
 ROOT = Path(__file__).resolve().parent.parent

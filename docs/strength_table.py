@@ -9,15 +9,15 @@ import re
 import sys
 from pathlib import Path
 
-from lipspline.data import ct, mri
-from lipspline.data.kspace import Kspace
-from lipspline.data.volume import Volume
-from lipspline.reconstruct.ct import SimulatedCT
-from lipspline.reconstruct.demo import demo_scans
-from lipspline.reconstruct.mri import MeasuredMRI, SimulatedMRI, Undersampling
-from lipspline.reconstruct.problem import Scan
-from lipspline.reconstruct.solved import Iteration, solve_problem
-from lipspline.reconstruct.strength import PRIOR, choose
+from lipspline.formats import ct, mri
+from lipspline.formats.kspace import Kspace
+from lipspline.formats.volume import Volume
+from lipspline.imaging.ct import SimulatedCT
+from lipspline.imaging.demo import demo_scans
+from lipspline.imaging.mri import MeasuredMRI, SimulatedMRI, Undersampling
+from lipspline.imaging.problem import Scan
+from lipspline.imaging.solved import Iteration, solve_problem
+from lipspline.imaging.strength import PRIOR, choose
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "choose.md"

@@ -20,24 +20,22 @@ TESTS = Path(__file__).parent
 SOURCE = Path(lipspline.__file__).parent
 LABELS = set((TESTS / "paper_labels.txt").read_text().split())
 LEVELS = {
-    "_checks": -1,
-    "_files": -1,
-    "_memory": -1,
+    "_infra": -1,
     "kernels": 0,
     "functional": 1,
     "nn": 2,
-    "lower_bound": 2,
-    "certify": 3,
-    "models": 4,
-    "data": 5,
-    "operators": 5,
-    "training": 6,
+    "certification": 3,
+    "operators": 3,
+    "networks": 4,
+    "priors": 5,
+    "formats": 5,
+    "models": 6,
     "pnp": 6,
+    "training": 6,
+    "imaging": 7,
     "adapters": 7,
-    "denoise": 7,
-    "experiments": 7,
-    "reconstruct": 7,
-    "benchmarks": 7,
+    "paper": 8,
+    "benchmarks": 8,
     "report": 8,
     "lab": 9,
     "cli": 10,
@@ -105,9 +103,11 @@ def test_reconstruction_knows_no_network():
     """`pnp` takes any callable denoiser; `operators` need only formulas and kernels."""
     for path in sources():
         if part(path) == "pnp":
-            assert imported_parts(path) <= {"pnp", "operators", "certify", "functional", "kernels", "_checks"}, path
+            assert imported_parts(path) <= {"pnp", "operators", "certification", "functional", "kernels", "_infra"}, (
+                path
+            )
         if part(path) == "operators":
-            assert imported_parts(path) <= {"operators", "functional", "kernels", "_checks"}, path
+            assert imported_parts(path) <= {"operators", "functional", "kernels", "_infra"}, path
 
 
 def test_no_file_is_a_drawer():

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lipspline.reconstruct.strength import PRIOR
+from lipspline.imaging.strength import PRIOR
 
 ROOT = Path(__file__).resolve().parent.parent
 

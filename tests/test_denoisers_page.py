@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lipspline.models import denoiser, load, save
+from lipspline.models import load, save
+from lipspline.networks import denoiser
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TOLD = {

@@ -30,7 +30,7 @@ def test_sound_files_pass(denoiser, tmp_path):
 
 def test_a_program_that_loses_its_temper_is_noticed(denoiser, tmp_path, monkeypatch):
     """Proof that the test above can fail."""
-    from lipspline.data import mri
+    from lipspline.formats import mri
 
     path = sample_files.MRI_FILES["kspace.npy"](tmp_path / "kspace.npy")
     monkeypatch.setattr(mri, "read", lambda *_: 1 / 0)

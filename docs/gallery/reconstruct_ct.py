@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import lipspline as ls
-from lipspline.data.builtin import shepp_logan
+from lipspline.formats.builtin import shepp_logan
 from lipspline.functional.quality import psnr
 
 torch.manual_seed(0)

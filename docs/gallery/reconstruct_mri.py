@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import avg_pool2d
 
 import lipspline as ls
-from lipspline.data.builtin import head
+from lipspline.formats.builtin import head
 from lipspline.functional.quality import psnr
 
 torch.manual_seed(0)

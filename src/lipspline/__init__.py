@@ -1,9 +1,8 @@
 """Provably 1-Lipschitz networks with learned spline activations, and image reconstruction with a certificate."""
 
 from lipspline import functional, models, nn, operators, pnp
-from lipspline.certify import Certificate, certify, declare, register_rule
-from lipspline.models import plain
-from lipspline.nn import effective_regions, plot_activations, rewrite, sparsify, tv2
+from lipspline.certification import Certificate, certify, declare, register_rule
+from lipspline.networks import effective_regions, plain, plot_activations, rewrite, sparsify, tv2
 from lipspline.training.optim import param_groups
 
 __version__ = "0.1.0"

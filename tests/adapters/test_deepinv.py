@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from lipspline import certify, pnp
 from lipspline.adapters import from_deepinv, to_deepinv, to_deepinv_denoiser
 from lipspline.adapters.deepinv import AnyNoise
-from lipspline.models import denoiser, plain
-from lipspline.models.rescale import serving
+from lipspline.models import plain
+from lipspline.networks import denoiser
+from lipspline.networks.rescale import serving
 from lipspline.operators import MRI, Blur, Identity, ParallelBeamCT, cartesian_mask
 
 

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from lipspline.models import denoiser, to_onnx, zoo
-from lipspline.models.zoo import available
+from lipspline.models import to_onnx
+from lipspline.networks import denoiser
+from lipspline.priors import zoo
+from lipspline.priors.zoo import available
 
 SIZES = [(1, 1, 8, 8), (3, 1, 17, 10), (2, 1, 33, 64)]
 

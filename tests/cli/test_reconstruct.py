@@ -15,8 +15,8 @@ import torch
 import sample_files
 from lipspline import cli
 from lipspline.cli.reconstruct import parse_number, parse_slices
-from lipspline.data import mri as files
-from lipspline.data.volume import Volume
+from lipspline.formats import mri as files
+from lipspline.formats.volume import Volume
 from lipspline.functional.quality import psnr
 
 DATA = Path(os.environ.get("LIPSPLINE_DATA", "/nonexistent"))
@@ -214,7 +214,7 @@ def test_nothing_but_the_outputs_is_left(run, tmp_path):
 
 
 def test_a_run_that_fails_leaves_no_output_but_what_it_needs_to_go_on(run, tmp_path, monkeypatch):
-    from lipspline.reconstruct import run as pipeline
+    from lipspline.imaging import run as pipeline
 
     volume = sample_files.images()
     source = sample_files.write_npy(tmp_path / "v.npy", volume)
@@ -236,7 +236,7 @@ def test_a_run_that_fails_leaves_no_output_but_what_it_needs_to_go_on(run, tmp_p
 
 
 def test_parts_of_an_input_that_has_changed_are_not_used(run, tmp_path, monkeypatch):
-    from lipspline.data import output
+    from lipspline.formats import output
 
     source = sample_files.write_npy(tmp_path / "v.npy", sample_files.images())
     options, ramp = ("--simulate", "--acceleration", 1.5, "--center", 0.5), np.linspace(0, 1, 16, dtype=np.float32)

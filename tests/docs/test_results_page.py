@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from lipspline.experiments import recipe
-from lipspline.experiments.run import Run, reproduce
+from lipspline.paper import recipe
+from lipspline.paper.run import Run, reproduce
 
 DOCUMENT = {
     "recipe": "fig-1d", "title": "Fitting", "scale": "laptop", "seed": 3, "version": "0.1.0", "torch": "2.13.0",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lipspline.data import bsd, images
+from lipspline.formats import bsd, images
 from lipspline.functional.noise import estimate_noise, third_differences
 
 

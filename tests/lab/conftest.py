@@ -7,7 +7,7 @@ import torch
 
 from browser import chromium
 from lipspline import models
-from lipspline.data import builtin
+from lipspline.formats import builtin
 from lipspline.lab import Bench
 from lipspline.lab import bench as bench_module
 from live_lab import opened

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lipspline import operators
+from lipspline.imaging.strength import PRIOR
 from lipspline.lab.bench import ITERATION
-from lipspline.reconstruct.strength import PRIOR
 from live_lab import ORDER
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from browser import complaints, emulate, set_value
-from lipspline.reconstruct.strength import PRIOR
+from lipspline.imaging.strength import PRIOR
 
 By = pytest.importorskip("selenium.webdriver.common.by").By
 WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from lipspline.data.guard import FileError
-from lipspline.data.volume import Volume
+from lipspline.formats.guard import FileError
+from lipspline.formats.volume import Volume
 from lipspline.lab.shelf import KEPT, LARGEST, Denoisers, Images, prepare, read_upload
 
 

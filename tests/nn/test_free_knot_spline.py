@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lipspline.functional.knots import FreeKnots, free_knot_spline
-from lipspline.models.export import to_onnx
+from lipspline.networks.export import to_onnx
 from lipspline.nn.free_knot_spline import FreeKnotSpline
 
 

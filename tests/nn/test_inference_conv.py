@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from lipspline import certify, kernels
 from lipspline.kernels.winograd import has_winograd
-from lipspline.models.export import plain
+from lipspline.networks.export import plain
 from lipspline.nn.inference_conv import InferenceConv2d
 
 needs_winograd = pytest.mark.skipif(not has_winograd(torch.empty(0)), reason="Winograd's algorithm does not run here")

@@ -8,12 +8,12 @@ import pytest
 import torch
 from certified_denoisers import haar_frame, random_nonexpansive_matrix
 
-from lipspline.data import builtin
-from lipspline.models import zoo
+from lipspline.formats import builtin
 from lipspline.operators import MRI, Blur, MultiCoilMRI, ParallelBeamCT, cartesian_mask, simulated_maps
 from lipspline.pnp import fbs
 from lipspline.pnp.anderson import Anderson
 from lipspline.pnp.iterate import iterate
+from lipspline.priors import zoo
 
 
 def affine(n: int):

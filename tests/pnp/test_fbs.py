@@ -17,7 +17,7 @@ from certified_denoisers import (
 )
 from torch import Tensor, nn
 
-from lipspline.certify import declare
+from lipspline.certification.proof import declare
 from lipspline.operators import (
     MRI,
     Blur,

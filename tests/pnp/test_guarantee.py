@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from lipspline.certify import declare
-from lipspline.models import denoiser, load, save
+from lipspline.certification.proof import declare
+from lipspline.models import load, save
+from lipspline.networks import denoiser
 from lipspline.operators import MRI, Matrix, cartesian_mask
 from lipspline.pnp.guarantee import Setting, lipschitz_bound, measure_pairing
 

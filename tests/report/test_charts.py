@@ -5,8 +5,8 @@ import re
 import pytest
 import torch
 
+from lipspline.networks.curves import activation_curves
 from lipspline.nn import LinearSpline
-from lipspline.nn.curves import activation_curves
 from lipspline.report import charts
 
 

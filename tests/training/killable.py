@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from lipspline.data.bsd import RandomCrops, noisy_images
-from lipspline.data.images import NamedImage
+from lipspline.formats.bsd import RandomCrops, noisy_images
+from lipspline.formats.images import NamedImage
 from lipspline.nn import LinearSpline, conv2d
 from lipspline.training import Plan, fit
 from lipspline.training.checkpoint import encode

@@ -13,9 +13,10 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from lipspline._files import write_whole
+from lipspline._infra import ranks
+from lipspline._infra.files import write_whole
 from lipspline.nn import LinearSpline
-from lipspline.training import Plan, distributed, fit
+from lipspline.training import Plan, fit
 from lipspline.training.checkpoint import encode
 from training import killable
 
@@ -28,7 +29,7 @@ class Patches:
 
     def batch(self, step, size, rows=slice(None)):
         first_life = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
-        if self.die and first_life and step == 5 and distributed.rank() == distributed.world() - 1:
+        if self.die and first_life and step == 5 and ranks.rank() == ranks.world() - 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return self.patches.batch(step, size, rows).double()
 
@@ -40,10 +41,10 @@ def run(folder: Path, batch: int, *, die: bool = False, environment: dict[str, s
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), LinearSpline(4), nn.Conv2d(4, 1, 3, padding=1)).double()
     nn.init.normal_(model[1].coefficients, std=0.02)
-    with distributed.session():
+    with ranks.session():
         task = killable.task(model, batch=batch, wrap=lambda patches: Patches(patches, die))
         fit(task, Plan(12, checkpoint_every=4, log_every=4, evaluate_every=4), folder=folder / "run")
-        if distributed.is_main():
+        if ranks.is_main():
             write_whole(folder / "final", encode(dict(model.state_dict())))
 
 

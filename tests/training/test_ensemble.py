@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lipspline.models import mlp
+from lipspline.networks import mlp
 from lipspline.nn import LinearSpline
 from lipspline.training import Plan, fit, param_groups
 from lipspline.training.ensemble import Ensemble, member_mse, regressions

@@ -6,8 +6,8 @@ from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from torch import nn
 
 from lipspline.functional.transport import push_along_rays
-from lipspline.models import mlp
-from lipspline.nn import LinearSpline, tv2
+from lipspline.networks import mlp, tv2
+from lipspline.nn import LinearSpline
 from lipspline.training import Plan, Player, fit
 from lipspline.training.schedules import cosine
 from lipspline.training.tasks import (

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.adapters.foreign import Norm, wrap
-from lipspline.certify import certify
+from lipspline.certification.proof import certify
 from lipspline.operators.base import LinearOperator
 from lipspline.operators.space import Field, Space
 from lipspline.pnp.fbs import denoise
@@ -26,7 +26,7 @@ def to_deepinv(H: LinearOperator, **options: Any) -> Any:
         H: ours.
         options: of `LinearPhysics`, such as `noise_model`.
     """
-    physics = _checks.require("deepinv.physics", "deepinv", PURPOSE)
+    physics = checks.require("deepinv.physics", "deepinv", PURPOSE)
     return physics.LinearPhysics(
         A=lambda x, **_: H.forward(x), A_adjoint=lambda y, **_: H.adjoint(y), img_size=H.input_shape, **options
     )
@@ -73,7 +73,7 @@ def to_deepinv_denoiser(denoiser: nn.Module, noise: float, *, colors: int = 1) -
         noise: the standard deviation that it was trained for, of 255.
         colors: channels it takes at once.
     """
-    models = _checks.require("deepinv.models", "deepinv", PURPOSE)
+    models = checks.require("deepinv.models", "deepinv", PURPOSE)
     kind = type("LipsplineDenoiser", (AnyNoise, models.Denoiser), {"__doc__": AnyNoise.__doc__})
     return kind(denoiser, noise, colors=colors)
 
@@ -107,8 +107,8 @@ class AnyNoise(nn.Module):
                 f"If this is round-off, fold the network with lipspline.plain, which divides by the bound."
             )
         self.denoiser = denoiser.eval()
-        self.noise = _checks.positive("noise", noise, "It is a standard deviation, of 255.")
-        self.colors = _checks.at_least("colors", colors, 1)
+        self.noise = checks.positive("noise", noise, "It is a standard deviation, of 255.")
+        self.colors = checks.at_least("colors", colors, 1)
 
     def forward(self, x: Tensor, sigma: Any, **_: Any) -> Tensor:
         ratio = _levels(sigma, x) * (WHITE / self.noise)
@@ -116,7 +116,7 @@ class AnyNoise(nn.Module):
         return torch.lerp(x, up * denoise(self._by_colors, x / up), down.to(x.dtype))
 
     def _by_colors(self, x: Tensor) -> Tensor:
-        _checks.grouped("The denoiser", x, self.colors, 1)
+        checks.grouped("The denoiser", x, self.colors, 1)
         return self.denoiser(x.reshape(-1, self.colors, *x.shape[2:])).reshape(x.shape)
 
 

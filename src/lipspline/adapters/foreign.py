@@ -7,7 +7,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.adapters.adjoint import adjoint_error
 from lipspline.adapters.dense import dense_norm
 from lipspline.operators.base import LinearOperator, rayleigh_lower_bound
@@ -95,7 +95,7 @@ def _upper(operator: LinearOperator, norm: Norm) -> float:
         return math.inf
     if norm == "dense":
         return dense_norm(operator)
-    return _checks.positive("norm", norm, 'It is an upper bound on ‖H‖, the word "dense", or None.')  # type: ignore[arg-type]
+    return checks.positive("norm", norm, 'It is an upper bound on ‖H‖, the word "dense", or None.')  # type: ignore[arg-type]
 
 
 def _check_bounds(operator: Foreign) -> None:

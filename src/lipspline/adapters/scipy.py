@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.adapters.foreign import Norm, wrap
 from lipspline.adapters.sides import Side, sides
 from lipspline.operators.base import LinearOperator
@@ -35,7 +35,7 @@ def to_scipy(H: LinearOperator, input_shape: tuple[int, ...] | None = None, *, d
         >>> print(A.shape, A.matvec(np.array([1.0, 1.0])), A.rmatvec(np.array([3.0])))
         (1, 2) [3.] [3. 6.]
     """
-    linalg = _checks.require("scipy.sparse.linalg", "scipy", PURPOSE)
+    linalg = checks.require("scipy.sparse.linalg", "scipy", PURPOSE)
     images, data = sides(H, input_shape, complex=np.issubdtype(dtype, np.complexfloating))
     real = np.finfo(dtype).dtype
     kind = np.result_type(real, np.complex64) if images.complex and data.complex else real
@@ -83,7 +83,7 @@ def from_scipy(
         >>> print([round(bound, 6) for bound in H.norm_bounds()])
         [5.0, 5.0]
     """
-    linalg = _checks.require("scipy.sparse.linalg", "scipy", PURPOSE)
+    linalg = checks.require("scipy.sparse.linalg", "scipy", PURPOSE)
     if norm is None and not isinstance(A, linalg.LinearOperator):
         norm = matrix_norm_bound(A)
     operator = linalg.aslinearoperator(A)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.adapters.foreign import Norm, wrap
 from lipspline.adapters.sides import sides
 from lipspline.operators.base import LinearOperator
@@ -30,7 +30,7 @@ def to_sigpy(H: LinearOperator, input_shape: tuple[int, ...] | None = None) -> A
         >>> print(A.oshape, A.ishape, A(np.array([1.0, 1.0])), A.H(np.array([3.0])))
         [1] [2] [3.] [3. 6.]
     """
-    linop = _checks.require("sigpy.linop", "sigpy", PURPOSE)
+    linop = checks.require("sigpy.linop", "sigpy", PURPOSE)
     images, data = sides(H, input_shape)
 
     class Ours(linop.Linop):
@@ -66,7 +66,7 @@ def from_sigpy(A: Any, *, field: Field = "complex", norm: Norm = None) -> Linear
         >>> float(H.forward(torch.ones(1, 4, 4)).abs().max())
         4.0
     """
-    linop = _checks.require("sigpy.linop", "sigpy", PURPOSE)
+    linop = checks.require("sigpy.linop", "sigpy", PURPOSE)
     if not isinstance(A, linop.Linop):
         raise ValueError(f"from_sigpy needs a sigpy.linop.Linop, but got a {type(A).__name__}.")
     return wrap(

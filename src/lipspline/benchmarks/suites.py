@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from lipspline._memory import keep_memory
+from lipspline._infra.memory import keep_memory
 from lipspline.benchmarks import textbook
 from lipspline.benchmarks.isolation import isolated
 from lipspline.benchmarks.timing import (
@@ -22,11 +22,11 @@ from lipspline.benchmarks.timing import (
     within_network,
 )
 from lipspline.functional.matrices import orthonormalize
-from lipspline.models.denoiser import denoiser
-from lipspline.models.export import plain
-from lipspline.models.mlp import mlp
+from lipspline.networks.complexity import tv2
+from lipspline.networks.denoiser import denoiser
+from lipspline.networks.export import plain
+from lipspline.networks.mlp import mlp
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
-from lipspline.nn.complexity import tv2
 from lipspline.nn.layers import conv2d
 from lipspline.nn.linear_spline import LinearSpline
 from lipspline.training.ensemble import regressions

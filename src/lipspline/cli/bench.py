@@ -18,11 +18,11 @@ def bench(
     threads: Threads = 0,
 ) -> None:
     """Measure side by side: this library, plain torch, and the textbook formulas. Ratios of medians, interleaved."""
-    from lipspline import _checks
+    from lipspline._infra import checks
     from lipspline.benchmarks.suites import SUITES
 
     start(seed, threads)
-    names = [_checks.one_of("suite", name, SUITES) for name in suites or SUITES]
+    names = [checks.one_of("suite", name, SUITES) for name in suites or SUITES]
     header = {"kernels": kernels.active(), "torch": torch.__version__, "threads": torch.get_num_threads()}
     if not json:
         out.print(", ".join(f"{key}: {value}" for key, value in header.items()), highlight=False)

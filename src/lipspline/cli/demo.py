@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from lipspline._memory import keep_memory
+from lipspline._infra.memory import keep_memory
 from lipspline.cli.options import Json, Seed, Threads, start
 from lipspline.cli.output import err, show
 
 if TYPE_CHECKING:
+    from lipspline.imaging.demo import Comparison, Watch
     from lipspline.pnp import Progress as Iteration
-    from lipspline.reconstruct.demo import Comparison, Watch
 
 TITLE = "Two scans, reconstructed"
 
@@ -29,7 +29,7 @@ def demo(
     threads: Threads = 0,
 ) -> None:
     """Reconstruct an MRI and a CT scan, simulated from images that need no download; print a table, write a report."""
-    from lipspline.reconstruct.demo import compare, demo_scans
+    from lipspline.imaging.demo import compare, demo_scans
 
     start(seed, threads)
     keep_memory()
@@ -72,7 +72,7 @@ def _table(found: "Sequence[Comparison]") -> str:
 @contextmanager
 def _bars() -> "Iterator[Watch]":
     """A bar for each piece of work, by how far the residual has fallen on its way to the tolerance."""
-    from lipspline.reconstruct.demo import ITERATION
+    from lipspline.imaging.demo import ITERATION
 
     columns = (TextColumn("{task.description:16}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
     with Progress(*columns, console=err) as bar:

@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lipspline._memory import keep_memory
+from lipspline._infra.memory import keep_memory
 from lipspline.cli.options import Json, Seed, Threads, start
 from lipspline.cli.output import err, show
-from lipspline.denoise import Watch, denoise_file
+from lipspline.imaging.denoise import Watch, denoise_file
 
 
 def denoise(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lipspline._memory import keep_memory
+from lipspline._infra.memory import keep_memory
 from lipspline.cli.options import Seed, Threads, start
 from lipspline.cli.output import err
 

@@ -12,21 +12,21 @@ import typer
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from lipspline._memory import keep_memory
+from lipspline._infra import ranks
+from lipspline._infra.memory import keep_memory
 from lipspline.cli.options import Json, Seed, Threads, start
 from lipspline.cli.output import err, show
-from lipspline.data import ct as ct_files
-from lipspline.data import mri as mri_files
-from lipspline.data.kspace import Kspace
+from lipspline.formats import ct as ct_files
+from lipspline.formats import mri as mri_files
+from lipspline.formats.kspace import Kspace
+from lipspline.imaging.ct import MeasuredCT, SimulatedCT
+from lipspline.imaging.mri import COILS, MeasuredMRI, SimulatedMRI, Undersampling
+from lipspline.imaging.order import Order, beside, carry_out, check_outputs
+from lipspline.imaging.problem import Scan
+from lipspline.imaging.run import Reconstruction, Watch, mean
+from lipspline.imaging.solved import Iteration
+from lipspline.imaging.strength import Auto, choose
 from lipspline.pnp.iterate import Progress
-from lipspline.reconstruct.ct import MeasuredCT, SimulatedCT
-from lipspline.reconstruct.mri import COILS, MeasuredMRI, SimulatedMRI, Undersampling
-from lipspline.reconstruct.order import Order, beside, carry_out, check_outputs
-from lipspline.reconstruct.problem import Scan
-from lipspline.reconstruct.run import Reconstruction, Watch, mean
-from lipspline.reconstruct.solved import Iteration
-from lipspline.reconstruct.strength import Auto, choose
-from lipspline.training import distributed
 
 app = typer.Typer(help="Reconstruct images from measurements, with a certificate.", no_args_is_help=True)
 
@@ -164,10 +164,10 @@ def _fulfil(context: typer.Context, scan: Scan, first: int) -> None:
     iteration = Iteration(given["tol"], given["max_steps"], given["accelerate"])
     options = {key: value for key, value in given.items() if key not in NOT_OPTIONS}
     order = Order(scan, strength, iteration, given["source"], output, first, options)
-    with distributed.session():
+    with ranks.session():
         with _progress(scan.count) as watch:
             result, document, finished = carry_out(order, watch)
-        if distributed.is_main():
+        if ranks.is_main():
             if report:
                 _write_page(order, result)
             finished.remove()

@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 import typer
 
-from lipspline._memory import keep_memory
+from lipspline._infra.memory import keep_memory
 from lipspline.cli.options import Data, Json, Out, Scale, Seed, Threads, start
 from lipspline.cli.output import err, show
 
@@ -23,10 +23,10 @@ def reproduce(
     threads: Threads = 0,
 ) -> None:
     """Run an experiment of the paper, and set our numbers beside the published ones; started again it goes on."""
-    from lipspline.experiments import recipe as recipes
-    from lipspline.experiments.progress import progress
-    from lipspline.experiments.run import Run
-    from lipspline.experiments.run import reproduce as reproduce_run
+    from lipspline.paper import recipe as recipes
+    from lipspline.paper.progress import progress
+    from lipspline.paper.run import Run
+    from lipspline.paper.run import reproduce as reproduce_run
 
     start(seed, threads)
     keep_memory()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lipspline._memory import keep_memory
+from lipspline._infra.memory import keep_memory
 from lipspline.cli.options import Data, Json, Out, Scale, Seed, Threads, start
 from lipspline.cli.output import err, show
 
@@ -26,17 +26,17 @@ def train(
 
     Where tensorboard is installed, the folder of the training can be watched with it, learned activations included.
     """
-    from lipspline.experiments.progress import progress
-    from lipspline.experiments.recipe import load
-    from lipspline.experiments.run import Run, pick, run_job
-    from lipspline.training import distributed
+    from lipspline._infra import ranks
+    from lipspline.paper.progress import progress
+    from lipspline.paper.recipe import load
+    from lipspline.paper.run import Run, pick, run_job
 
     start(seed, threads)
     keep_memory()
     run = Run(load(recipe, scale), out, data, seed)
     chosen = pick(run, job)
-    with distributed.session(), progress([chosen], err) as watch:
+    with ranks.session(), progress([chosen], err) as watch:
         outcome = run_job(run, chosen, watch(chosen), tensorboard=find_spec("tensorboard") is not None)
-        if distributed.is_main():
+        if ranks.is_main():
             document = {"job": chosen.name, "folder": str(run.folder / chosen.name), **outcome.numbers}
             show(document, jsonlib.dumps(document, indent=2), json)

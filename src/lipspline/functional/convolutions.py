@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lipspline import _checks
+from lipspline._infra import checks
+from lipspline._infra.remember import remembered
 from lipspline.functional.norm_bounds import (
     OUTWARD,
     ROUND_OFF,
@@ -23,8 +24,7 @@ from lipspline.functional.norm_bounds import (
     power_of_two_above,
     product_error,
 )
-from lipspline.functional.opaque import opaque
-from lipspline.functional.remember import remembered
+from lipspline.kernels.opaque import opaque
 
 NEARLY_ORTHOGONAL = 1e-5  # a bound this close to the mean of the squared singular values is tight enough
 
@@ -189,8 +189,8 @@ def conv_norm_upper(
         True
     """
     axes = kernel.ndim - 2
-    _checks.at_least("groups", groups, 1)
-    _checks.divides("groups", groups, "the output channels", kernel.shape[0])
+    checks.at_least("groups", groups, 1)
+    checks.divides("groups", groups, "the output channels", kernel.shape[0])
     strides, dilations = _per_axis("stride", stride, axes), _per_axis("dilation", dilation, axes)
     x = kernel.detach().double()
     if any(s > 1 for s in strides):
@@ -211,7 +211,7 @@ def conv_norms_upper(kernels: Tensor, axes: int) -> Tensor:
 
 def _per_axis(name: str, value: int | Sequence[int], axes: int) -> tuple[int, ...]:
     values = (value,) * axes if isinstance(value, int) else tuple(value)
-    return tuple(_checks.at_least(name, v, 1) for v in values)
+    return tuple(checks.at_least(name, v, 1) for v in values)
 
 
 def _dilate(kernel: Tensor, dilations: Sequence[int]) -> Tensor:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.functional.spline import difference, grid
 
 
@@ -195,9 +195,9 @@ def _check_points(x: Tensor, y: Tensor) -> None:
             f"sparsest_interpolant needs points x and y of equal shape (M,), M >= 1, but got shapes {tuple(x.shape)} "
             f"and {tuple(y.shape)}."
         )
-    _checks.floating("sparsest_interpolant", y)
-    _checks.finite("x", x)
-    _checks.finite("y", y)
+    checks.floating("sparsest_interpolant", y)
+    checks.finite("x", x)
+    checks.finite("y", y)
 
 
 def _distinct(x: Tensor, y: Tensor, tol: float) -> tuple[list[float], list[float]]:

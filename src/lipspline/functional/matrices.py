@@ -18,10 +18,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.functional.norm_bounds import OUTWARD, eigenvalue_upper, power_of_two_above, product_error
-from lipspline.functional.opaque import opaque
 from lipspline.functional.polar_factor import polar_factor
+from lipspline.kernels.opaque import opaque
 
 Method = Literal["qr", "cayley", "polar", "bjorck"]
 LinearMap = Callable[[Tensor], Tensor]
@@ -183,7 +183,7 @@ def orthonormalize(w: Tensor, method: Method = "qr") -> Tensor:
         >>> bool((q.mT @ q - torch.eye(2)).abs().max() < 1e-6)
         True
     """
-    return METHODS[_checks.one_of("method", method, METHODS)](w)
+    return METHODS[checks.one_of("method", method, METHODS)](w)
 
 
 def power_iteration(forward: LinearMap, adjoint: LinearMap, v: Tensor, steps: int = 1) -> Tensor:

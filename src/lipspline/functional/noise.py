@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 from torch.nn import functional as F
 
-from lipspline import _checks
+from lipspline._infra import checks
 
 SIDE = 16  # of a block; smaller ones scatter more, larger ones are rarely free of texture
 QUIET = 0.1  # the fraction of the blocks that is taken to hold noise alone
@@ -36,7 +36,7 @@ def estimate_noise(image: Tensor) -> float:
         >>> round(estimate_noise(ramp + 0.05 * noise), 3)
         0.05
     """
-    _checks.floating("estimate_noise", image)
+    checks.floating("estimate_noise", image)
     height, width = image.shape[-2:]
     if min(height, width) < SMALLEST:
         raise ValueError(

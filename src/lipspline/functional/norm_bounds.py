@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 
 ROUND_OFF = torch.finfo(torch.float64).eps / 2
 OUTWARD = 1 + 1e-14
@@ -28,7 +28,7 @@ def product_error(inner: int, *, is_complex: bool) -> float:
 
 def power_of_two_above(x: Tensor) -> float:
     """A power of two above the Frobenius norm of a finite `x`, but not one lost in underflow."""
-    _checks.finite("The weight to bound", x, "A layer with such a weight has no Lipschitz bound.")
+    checks.finite("The weight to bound", x, "A layer with such a weight has no Lipschitz bound.")
     largest = float(x.abs().max()) if x.numel() else 0.0
     if largest < 2.0**-900:
         return 2.0**-900

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from lipspline.functional.opaque import opaque
+from lipspline.kernels.opaque import opaque
 
 MOST_STEPS = 100
 

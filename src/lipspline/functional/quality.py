@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 
 Profile = Literal["paper", "fastmri"]
 PROFILES = ("paper", "fastmri")
@@ -79,7 +79,7 @@ def ssim(estimate: Tensor, reference: Tensor, profile: Profile = "paper") -> Ten
 
 def _prepared(estimate: Tensor, reference: Tensor, profile: str) -> tuple[Tensor, Tensor, Tensor]:
     """Both images in float64, the estimate clipped if the profile says so, and the data range `(B,)`."""
-    _checks.one_of("profile", profile, PROFILES)
+    checks.one_of("profile", profile, PROFILES)
     if estimate.shape != reference.shape or estimate.ndim != 4:
         raise ValueError(
             f"Image quality compares two batches of equal shape (B, C, H, W), but the estimate has shape "

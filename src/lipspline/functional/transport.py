@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 
 
 def dual_gap(f1: Tensor, f2: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ def push_along_rays(x: Tensor, centres: Tensor, heights: Tensor, distance: float
         >>> push_along_rays(torch.tensor([[3.0], [8.0]]), centres, heights, distance=2.0)
         (tensor([[1.], [9.]]), tensor([2., 1.]))
     """
-    _checks.positive("distance", distance)
+    checks.positive("distance", distance)
     active = centres[(torch.cdist(x, centres) + heights).argmin(dim=-1)]
     offset = x - active
     radius = offset.norm(dim=-1)
@@ -93,6 +93,6 @@ def discrete_w1(x: Tensor, y: Tensor) -> float:
         >>> discrete_w1(torch.tensor([[0.0], [1.0]]), torch.tensor([[5.0], [1.0]]))
         2.5
     """
-    solver = _checks.require("ot", "transport", "Exact discrete optimal transport")
+    solver = checks.require("ot", "transport", "Exact discrete optimal transport")
     cost = torch.cdist(x.double(), y.double()).numpy()
     return float(solver.emd2([], [], cost, numItermax=10_000_000))

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.kernels import native
 
 Implementation = Literal["eager", "c", "triton"]
@@ -46,7 +46,7 @@ def using(name: Implementation) -> Iterator[None]:
         ...     kernels.active()
         'plain torch'
     """
-    _checks.one_of("name", name, IMPLEMENTATIONS)
+    checks.one_of("name", name, IMPLEMENTATIONS)
     if name == "c" and native.library is None:
         raise RuntimeError(
             "The C kernels are not built, so they cannot be used. Install lipspline on a machine with a C compiler."

@@ -10,15 +10,15 @@ from typing import Any
 
 from torch import Tensor
 
-from lipspline.data.volume import Volume
+from lipspline.formats.volume import Volume
+from lipspline.imaging import Iteration, Problem, Scan, SimulatedCT, SimulatedMRI, Undersampling
+from lipspline.imaging.solved import solve_problem
+from lipspline.imaging.strength import automatic_beta, automatic_level, matching_beta, relative_noise
 from lipspline.lab.job import Job
 from lipspline.lab.order import Measurement, Order
 from lipspline.lab.shelf import Denoisers, Images
 from lipspline.pnp import Progress, lipschitz_bound
 from lipspline.pnp.guarantee import Setting
-from lipspline.reconstruct import Iteration, Problem, Scan, SimulatedCT, SimulatedMRI, Undersampling
-from lipspline.reconstruct.solved import solve_problem
-from lipspline.reconstruct.strength import automatic_beta, automatic_level, matching_beta, relative_noise
 from lipspline.report import reconstruction_page
 from lipspline.report.charts import residual_chart
 from lipspline.report.plain_words import setting_lines

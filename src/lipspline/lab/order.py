@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from lipspline import _checks
+from lipspline._infra import checks
 
 Kind = Literal["mri", "ct"]
 KINDS = ("mri", "ct")
@@ -77,7 +77,7 @@ def parse(document: object) -> Order:
 
 
 def _kind(value: object) -> Kind:
-    return "mri" if _checks.one_of("kind", value, KINDS) == "mri" else "ct"
+    return "mri" if checks.one_of("kind", value, KINDS) == "mri" else "ct"
 
 
 def _text(name: str, document: Mapping[str, Any]) -> str:

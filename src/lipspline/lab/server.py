@@ -4,7 +4,7 @@ import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lipspline import _checks
+from lipspline._infra import checks
 
 ADDRESS = "127.0.0.1"
 
@@ -28,8 +28,8 @@ def serve(port: int, weights: Sequence[Path], say: Callable[[str], None]) -> Non
         port: 0 takes any that is free.
         weights: files with denoisers besides the shipped ones.
     """
-    uvicorn = _checks.require("uvicorn", "lab", "The lab")
-    _checks.require("starlette", "lab", "The lab")
+    uvicorn = checks.require("uvicorn", "lab", "The lab")
+    checks.require("starlette", "lab", "The lab")
     from lipspline.lab.app import lab_app
     from lipspline.lab.bench import Bench
 

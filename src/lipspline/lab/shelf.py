@@ -8,14 +8,14 @@ from pathlib import Path
 import torch.nn.functional as F
 from torch import Tensor
 
-from lipspline import _checks
-from lipspline.data import ct, mri
-from lipspline.data.builtin import BUILTIN
-from lipspline.data.guard import FileError
-from lipspline.data.volume import Volume
-from lipspline.models.export import load
-from lipspline.models.network import Network
-from lipspline.models.zoo import available, zoo
+from lipspline._infra import checks
+from lipspline.formats import ct, mri
+from lipspline.formats.builtin import BUILTIN
+from lipspline.formats.guard import FileError
+from lipspline.formats.volume import Volume
+from lipspline.networks.export import load
+from lipspline.networks.network import Network
+from lipspline.priors.zoo import available, zoo
 
 ENDINGS = (".png", ".tif", ".tiff", ".npy", ".npz", ".nii", ".nii.gz", ".dcm", ".h5", ".hdf5")
 SMALLEST, LARGEST = 16, 320  # pixels along a side; larger images are reduced
@@ -37,7 +37,7 @@ class Images:
         """An image, nonnegative, not larger than `LARGEST`."""
         if name in self._uploads:
             return self._uploads[name]
-        return _builtin(_checks.one_of("image", name, self.names()))
+        return _builtin(checks.one_of("image", name, self.names()))
 
     def add(self, name: str, content: bytes) -> str:
         """Read an uploaded file; of several slices the middle one is taken. Returns the name it gets."""
@@ -78,7 +78,7 @@ def read_upload(name: str, content: bytes) -> Tensor:
 def prepare(volume: Volume) -> Tensor:
     """The middle slice, nonnegative, in attenuation rather than Hounsfield units, reduced to `LARGEST` pixels."""
     image = volume.slices[len(volume.slices) // 2].float()
-    _checks.finite("The image", image)
+    checks.finite("The image", image)
     image = ct.attenuation(image) if volume.unit == "hounsfield" else image - image.min().clamp_max(0)
     if min(image.shape) < SMALLEST:
         raise FileError(f"The image has {image.shape[0]} x {image.shape[1]} pixels; the lab needs {SMALLEST} a side.")
@@ -106,7 +106,7 @@ class Denoisers:
 
     def get(self, name: str, strength: float) -> Network:
         """A denoiser for noise `strength` of 255; a file serves the level it was trained for."""
-        _checks.one_of("model", name, self.names())
+        checks.one_of("model", name, self.names())
         return self._files[name] if name in self._files else _shipped(name, strength)
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.functional.activations import group_sort, householder, max_min, prelu
 
 PRELU_INITS: dict[str, Callable[[int], Tensor]] = {
@@ -51,7 +51,7 @@ class LipschitzPReLU(nn.Module):
 
     def __init__(self, channels: int, init: PReLUInit = "abs", *, channel_dim: int = 1):
         super().__init__()
-        self.channels = _checks.at_least("channels", channels, 1)
+        self.channels = checks.at_least("channels", channels, 1)
         self.channel_dim = channel_dim
         self.a = nn.Parameter(_initial_slopes(init, channels))
 
@@ -60,7 +60,7 @@ class LipschitzPReLU(nn.Module):
         return self.a.clamp(-1.0, 1.0).detach() + (self.a - self.a.detach())
 
     def forward(self, x: Tensor) -> Tensor:
-        _checks.channels("LipschitzPReLU", x, self.channels, self.channel_dim)
+        checks.channels("LipschitzPReLU", x, self.channels, self.channel_dim)
         return prelu(x, self.slopes(), self.channel_dim)
 
     def extra_repr(self) -> str:
@@ -80,11 +80,11 @@ class GroupSort(nn.Module):
 
     def __init__(self, size: int, *, channel_dim: int = 1):
         super().__init__()
-        self.size = _checks.at_least("size", size, 2, "Sorting groups of one channel does nothing.")
+        self.size = checks.at_least("size", size, 2, "Sorting groups of one channel does nothing.")
         self.channel_dim = channel_dim
 
     def forward(self, x: Tensor) -> Tensor:
-        _checks.grouped("GroupSort", x, self.size, self.channel_dim)
+        checks.grouped("GroupSort", x, self.size, self.channel_dim)
         return group_sort(x, self.size, self.channel_dim)
 
     def extra_repr(self) -> str:
@@ -106,7 +106,7 @@ class MaxMin(nn.Module):
         self.channel_dim = channel_dim
 
     def forward(self, x: Tensor) -> Tensor:
-        _checks.grouped("MaxMin", x, 2, self.channel_dim)
+        checks.grouped("MaxMin", x, 2, self.channel_dim)
         return max_min(x, self.channel_dim)
 
 
@@ -123,7 +123,7 @@ class Householder(nn.Module):
 
     def __init__(self, channels: int, *, channel_dim: int = 1):
         super().__init__()
-        self.channels = _checks.at_least("channels", channels, 2)
+        self.channels = checks.at_least("channels", channels, 2)
         if channels % 2:
             raise ValueError(
                 f"Householder reflects pairs of channels, so channels must be even, but is {channels}. "
@@ -137,7 +137,7 @@ class Householder(nn.Module):
         return torch.stack([self.angle.cos(), self.angle.sin()], dim=-1)
 
     def forward(self, x: Tensor) -> Tensor:
-        _checks.channels("Householder", x, self.channels, self.channel_dim)
+        checks.channels("Householder", x, self.channels, self.channel_dim)
         return householder(x, self.v(), self.channel_dim)
 
     def extra_repr(self) -> str:
@@ -147,7 +147,7 @@ class Householder(nn.Module):
 def _initial_slopes(init: PReLUInit, channels: int) -> Tensor:
     """Slopes `(C,)` in [-1, 1] that `init` names."""
     if isinstance(init, str):
-        return PRELU_INITS[_checks.one_of("init", init, PRELU_INITS)](channels)
+        return PRELU_INITS[checks.one_of("init", init, PRELU_INITS)](channels)
     slopes = torch.as_tensor(init, dtype=torch.get_default_dtype()).detach().clone()
     if slopes.shape not in ((), (channels,)):
         raise ValueError(

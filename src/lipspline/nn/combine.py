@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lipspline import _checks
+from lipspline._infra import checks
 
 
 class Averaged(nn.Module):
@@ -19,7 +19,7 @@ class Averaged(nn.Module):
     def __init__(self, inner: nn.Module, beta: float):
         super().__init__()
         self.inner = inner
-        self.beta = beta if beta == 1 else _checks.within("beta", beta, 0.0, 1.0)
+        self.beta = beta if beta == 1 else checks.within("beta", beta, 0.0, 1.0)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.inner(x)

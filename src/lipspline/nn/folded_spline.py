@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.functional.spline import region_tables
 from lipspline.kernels import overwrite_piecewise_affine, piecewise_affine
 from lipspline.nn.linear_spline import LinearSpline
@@ -28,9 +28,9 @@ class FoldedSpline(nn.Module):
 
     def __init__(self, channels: int, *, regions: int, radius: float, shared: bool = False, channel_dim: int = 1):
         super().__init__()
-        self.channels = _checks.at_least("channels", channels, 1)
-        self.regions = _checks.at_least("regions", regions, 2)
-        self.radius = _checks.positive("radius", radius)
+        self.channels = checks.at_least("channels", channels, 1)
+        self.regions = checks.at_least("regions", regions, 2)
+        self.radius = checks.positive("radius", radius)
         self.shared = shared
         self.channel_dim = channel_dim
         self.overwrite = False
@@ -68,8 +68,8 @@ class FoldedSpline(nn.Module):
         return super()._apply(fn, recurse).refresh()
 
     def forward(self, x: Tensor) -> Tensor:
-        _checks.floating("FoldedSpline", x)
-        _checks.channels("FoldedSpline", x, self.channels, self.channel_dim)
+        checks.floating("FoldedSpline", x)
+        checks.channels("FoldedSpline", x, self.channels, self.channel_dim)
         points_per_unit = self.scale * (self.regions / (2 * self.radius))
         evaluate = overwrite_piecewise_affine if self.overwrite and not torch.is_grad_enabled() else piecewise_affine
         return evaluate(x, self.b, self.slopes, points_per_unit, self.regions / 2, self.channel_dim)

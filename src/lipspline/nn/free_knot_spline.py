@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.functional.knots import FreeKnots, intercepts, region_lookup
 
 
@@ -38,8 +38,8 @@ class FreeKnotSpline(nn.Module):
 
     def __init__(self, channels: int, *, knots: int, shared: bool = False, channel_dim: int = 1):
         super().__init__()
-        self.channels = _checks.at_least("channels", channels, 1)
-        _checks.at_least("knots", knots, 1)
+        self.channels = checks.at_least("channels", channels, 1)
+        checks.at_least("knots", knots, 1)
         self.shared = shared
         self.channel_dim = channel_dim
         rows = 1 if shared else channels
@@ -75,8 +75,8 @@ class FreeKnotSpline(nn.Module):
         return super()._apply(fn, recurse).refresh()
 
     def forward(self, x: Tensor) -> Tensor:
-        _checks.floating("FreeKnotSpline", x)
-        _checks.channels("FreeKnotSpline", x, self.channels, self.channel_dim)
+        checks.floating("FreeKnotSpline", x)
+        checks.channels("FreeKnotSpline", x, self.channels, self.channel_dim)
         return region_lookup(x, self.knots, self.b, self.slopes, self.channel_dim)
 
     def extra_repr(self) -> str:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.functional.convolutions import bcop_kernel
 from lipspline.functional.matrices import Method, orthonormalize
 from lipspline.nn.parametrizations import OrthogonalConvolution, Orthonormal, SpectralConvolution, SpectralNormalized
@@ -48,10 +48,10 @@ def linear(
         >>> torch.allclose(layer.weight @ layer.weight.mT, torch.eye(3), atol=1e-6)
         True
     """
-    _checks.at_least("n_in", n_in, 1)
-    _checks.at_least("n_out", n_out, 1)
-    _checks.one_of("constraint", constraint, ("orthonormal", "spectral"))
-    initialize = _MATRIX_INITS[_checks.one_of("init", init, _MATRIX_INITS)]
+    checks.at_least("n_in", n_in, 1)
+    checks.at_least("n_out", n_out, 1)
+    checks.one_of("constraint", constraint, ("orthonormal", "spectral"))
+    initialize = _MATRIX_INITS[checks.one_of("init", init, _MATRIX_INITS)]
     _check_method(constraint, method)
     layer = nn.Linear(n_in, n_out, bias=bias)
     with torch.no_grad():
@@ -155,10 +155,10 @@ class SampleUnshuffle(nn.Module):
 
     def __init__(self, factor: int):
         super().__init__()
-        self.factor = _checks.at_least("factor", factor, 1)
+        self.factor = checks.at_least("factor", factor, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        _checks.divides("The stride", self.factor, "the length of the signal", x.shape[-1], "Pad or crop the signal.")
+        checks.divides("The stride", self.factor, "the length of the signal", x.shape[-1], "Pad or crop the signal.")
         return x.unflatten(-1, (-1, self.factor)).movedim(-1, -2).flatten(-3, -2)
 
     def extra_repr(self) -> str:
@@ -169,10 +169,10 @@ def _check_convolution(
     c_in: int, c_out: int, kernel: int, stride: int, constraint: str, padding_mode: str, method: str | None, init: str
 ) -> None:
     for name, value in {"c_in": c_in, "c_out": c_out, "kernel": kernel, "stride": stride}.items():
-        _checks.at_least(name, value, 1)
-    _checks.one_of("constraint", constraint, ("orthogonal", "spectral"))
-    _checks.one_of("padding_mode", padding_mode, PADDING_MODES)
-    _checks.one_of("init", init, _MATRIX_INITS)
+        checks.at_least(name, value, 1)
+    checks.one_of("constraint", constraint, ("orthogonal", "spectral"))
+    checks.one_of("padding_mode", padding_mode, PADDING_MODES)
+    checks.one_of("init", init, _MATRIX_INITS)
     _check_method(constraint, method)
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.functional.spline import clipped_slopes, difference, grid, slope_normalize
 from lipspline.kernels import scaled_spline, scaled_tables
 
@@ -77,11 +77,11 @@ class LinearSpline(nn.Module):
         channel_dim: int = 1,
     ):
         super().__init__()
-        self.channels = _checks.at_least("channels", channels, 1)
-        self.regions = _checks.at_least("regions", regions, 2, "A spline with one region is an affine map.")
-        self.radius = _checks.positive("radius", radius)
-        self.slope = _checks.interval("slope", slope)
-        self.constraint = _checks.one_of("constraint", constraint, CONSTRAINTS)
+        self.channels = checks.at_least("channels", channels, 1)
+        self.regions = checks.at_least("regions", regions, 2, "A spline with one region is an affine map.")
+        self.radius = checks.positive("radius", radius)
+        self.slope = checks.interval("slope", slope)
+        self.constraint = checks.one_of("constraint", constraint, CONSTRAINTS)
         if constraint == "normalize" and slope[0] != -slope[1]:
             raise ValueError(
                 f"constraint='normalize' divides by the largest slope, so slope must be symmetric, but is {slope!r}. "
@@ -134,8 +134,8 @@ class LinearSpline(nn.Module):
         return c, self.log_scale.to(c.dtype), self.radius, (-inf, inf) if self.constraint == "none" else self.slope
 
     def forward(self, x: Tensor) -> Tensor:
-        _checks.floating("LinearSpline", x)
-        _checks.channels("LinearSpline", x, self.channels, self.channel_dim)
+        checks.floating("LinearSpline", x)
+        checks.channels("LinearSpline", x, self.channels, self.channel_dim)
         return scaled_spline(x, *self._spline(), self.channel_dim)
 
     def extra_repr(self) -> str:
@@ -149,7 +149,7 @@ class LinearSpline(nn.Module):
 def _initial_values(init: Init, knots: Tensor) -> Tensor:
     """Values `(C, K)` at the knots of the function that `init` names."""
     if isinstance(init, str):
-        values = INITS[_checks.one_of("init", init, INITS)](knots)
+        values = INITS[checks.one_of("init", init, INITS)](knots)
     elif isinstance(init, (int, float)):
         values = torch.maximum(float(init) * knots, knots)
     elif isinstance(init, Tensor):
@@ -166,4 +166,4 @@ def _initial_values(init: Init, knots: Tensor) -> Tensor:
                 f"init as a callable gets the knots, shape {tuple(knots.shape)}, and must return as many values, "
                 f"but returned shape {tuple(values.shape)}."
             )
-    return _checks.finite("The initial spline", values.clone())
+    return checks.finite("The initial spline", values.clone())

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.functional.convolutions import (
     bcop_factors,
     bcop_kernel,
@@ -41,7 +41,7 @@ class Constraint(nn.Module, ABC):
 
     def __init__(self, lipschitz: float):
         super().__init__()
-        self.lipschitz = _checks.positive("lipschitz", lipschitz)
+        self.lipschitz = checks.positive("lipschitz", lipschitz)
         self._kept: _Kept | None = None
 
     @abstractmethod
@@ -119,7 +119,7 @@ class Orthonormal(Constraint):
 
     def __init__(self, method: Method = "qr", lipschitz: float = 1.0):
         super().__init__(lipschitz)
-        _checks.one_of("method", method, METHODS)
+        checks.one_of("method", method, METHODS)
         self.method: Method = method
         self.register_buffer("signs", torch.ones(()) if method == "cayley" else None)
 

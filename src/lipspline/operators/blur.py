@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.operators.base import LinearOperator
 from lipspline.operators.space import Space
 
@@ -37,7 +37,7 @@ class Blur(LinearOperator):
             raise ValueError(
                 f"Blur needs an image shape (C, H, W) that holds the kernel {tuple(kernel.shape)}, but got {shape}."
             )
-        self.kernel = _checks.finite("The blur kernel", kernel).detach()
+        self.kernel = checks.finite("The blur kernel", kernel).detach()
         self.domain = self.codomain = Space(tuple(shape), "any")
         self._response = torch.fft.fft2(_centred(self.kernel.double(), shape[1:]))
 

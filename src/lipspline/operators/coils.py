@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.operators.base import LinearOperator, rayleigh_lower_bound
 from lipspline.operators.mri import CONVENTIONS, Convention, check_mask
 from lipspline.operators.space import Space
@@ -34,7 +34,7 @@ class MultiCoilMRI(LinearOperator):
     """
 
     def __init__(self, mask: Tensor, maps: Tensor, *, convention: Convention = "paper"):
-        self._fourier = CONVENTIONS[_checks.one_of("convention", convention, CONVENTIONS)]
+        self._fourier = CONVENTIONS[checks.one_of("convention", convention, CONVENTIONS)]
         self.maps = _check_maps(maps)
         self.mask = mask = check_mask(mask)
         plane = tuple(maps.shape[-2:])
@@ -91,9 +91,9 @@ def simulated_maps(coils: int, shape: tuple[int, int], *, distance: float = 1.5)
         >>> maps.shape, round(float(maps.abs().square().sum(0).min()), 4)
         (torch.Size([8, 64, 48]), 1.0)
     """
-    _checks.at_least("coils", coils, 1)
-    _checks.within("distance", distance, sqrt(2), float("inf"), "The coils must stand outside the image.")
-    height, width = (_checks.at_least("A size in shape", n, 1) for n in shape)
+    checks.at_least("coils", coils, 1)
+    checks.within("distance", distance, sqrt(2), float("inf"), "The coils must stand outside the image.")
+    height, width = (checks.at_least("A size in shape", n, 1) for n in shape)
     y = (torch.arange(height, dtype=torch.float64).unsqueeze(1) - (height - 1) / 2) / (height / 2)
     x = (torch.arange(width, dtype=torch.float64) - (width - 1) / 2) / (width / 2)
     angles = 2 * pi * torch.arange(coils, dtype=torch.float64) / coils
@@ -130,4 +130,4 @@ def _check_maps(maps: Tensor) -> Tensor:
         )
     if not maps.any():
         raise ValueError("The coil maps are zero everywhere: nothing would be measured.")
-    return _checks.finite("The coil maps", maps, "Mask the pixels without signal to zero.").detach()
+    return checks.finite("The coil maps", maps, "Mask the pixels without signal to zero.").detach()

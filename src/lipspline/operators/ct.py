@@ -7,7 +7,7 @@ from typing import NamedTuple, Self, final
 import torch
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.kernels.joseph import LANES, line_spread, line_sums
 from lipspline.operators.base import LinearOperator
 from lipspline.operators.space import Space
@@ -55,10 +55,10 @@ class ParallelBeamCT(LinearOperator):
     def __init__(
         self, size: int, angles: int | Tensor, detectors: int, spacing: float | None = None, *, pixel: float = 1.0
     ):
-        self.size = _checks.at_least("size", size, 2)
-        self.detectors = _checks.at_least("detectors", detectors, 1)
-        self.pixel = _checks.positive("pixel", pixel)
-        self.spacing = _checks.positive("spacing", size * sqrt(2) * pixel / detectors if spacing is None else spacing)
+        self.size = checks.at_least("size", size, 2)
+        self.detectors = checks.at_least("detectors", detectors, 1)
+        self.pixel = checks.positive("pixel", pixel)
+        self.spacing = checks.positive("spacing", size * sqrt(2) * pixel / detectors if spacing is None else spacing)
         self.angles = _as_angles(angles)
         self.orbits = group_by_symmetry(self.angles)
         self._start, self._step, self._weight = _joseph_lines(self)
@@ -182,6 +182,6 @@ def _as_angles(angles: int | Tensor) -> Tensor:
                 f"angles must be a number of angles or a tensor (A,) of angles in radians, "
                 f"but got shape {tuple(angles.shape)} of {angles.dtype}."
             )
-        return _checks.finite("angles", angles).detach().double().cpu()
-    count = _checks.at_least("angles", angles, 1, "Angles in radians are given as a tensor.")
+        return checks.finite("angles", angles).detach().double().cpu()
+    count = checks.at_least("angles", angles, 1, "Angles in radians are given as a tensor.")
     return torch.arange(count, dtype=torch.float64) * (pi / count)

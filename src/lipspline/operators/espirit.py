@@ -5,7 +5,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.operators.mri import CONVENTIONS, Convention, centred_ifft
 
 UNCROPPED = 1e-3
@@ -56,11 +56,11 @@ def espirit(
         True
     """
     _check_kspace(kspace)
-    _checks.at_least("kernel", kernel, 2)
-    _checks.at_least("calibration", calibration, kernel, "One window, `kernel` wide, must fit.")
-    _checks.within("threshold", threshold, 0, 1)
-    _checks.within("crop", crop, 0, 1)
-    fourier = CONVENTIONS[_checks.one_of("convention", convention, CONVENTIONS)]
+    checks.at_least("kernel", kernel, 2)
+    checks.at_least("calibration", calibration, kernel, "One window, `kernel` wide, must fit.")
+    checks.within("threshold", threshold, 0, 1)
+    checks.within("crop", crop, 0, 1)
+    fourier = CONVENTIONS[checks.one_of("convention", convention, CONVENTIONS)]
     if kspace.ndim == 4:
         options = {"calibration": calibration, "kernel": kernel, "threshold": threshold, "crop": crop}
         return torch.stack([espirit(one, convention=convention, **options) for one in kspace])
@@ -143,4 +143,4 @@ def _check_kspace(kspace: Tensor) -> None:
             f"espirit needs complex k-space of shape (C, H, W) or (B, C, H, W), but got {kspace.dtype} with shape "
             f"{tuple(kspace.shape)}."
         )
-    _checks.finite("kspace", kspace)
+    checks.finite("kspace", kspace)

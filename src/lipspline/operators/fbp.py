@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.kernels.joseph import line_sums
 from lipspline.operators.ct import ParallelBeamCT, from_lanes, to_orbits
 
@@ -43,7 +43,7 @@ def fbp(y: Tensor, geometry: ParallelBeamCT, *, filter: Filter = "ramp") -> Tens
     if not isinstance(geometry, ParallelBeamCT):
         raise ValueError(f"fbp needs the ParallelBeamCT that measured y, but got a {type(geometry).__name__}.")
     geometry.codomain.check("fbp", y)
-    window = WINDOWS[_checks.one_of("filter", filter, WINDOWS)]
+    window = WINDOWS[checks.one_of("filter", filter, WINDOWS)]
     weights = angle_weights(geometry.angles).to(y).view(-1, 1)
     filtered = weights * filter_rows(y, geometry.spacing, window)
     slots = geometry.slots.to(y.device)

@@ -6,7 +6,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.operators.base import LinearOperator
 from lipspline.operators.space import Space
 
@@ -30,7 +30,7 @@ class Matrix(LinearOperator):
             raise ValueError(f"Matrix needs a matrix of shape (m, n), but got shape {tuple(matrix.shape)}.")
         if not (matrix.is_floating_point() or matrix.is_complex()):
             raise ValueError(f"Matrix needs floating-point or complex entries, but got {matrix.dtype}.")
-        self.matrix = _checks.finite("The matrix", matrix).detach()
+        self.matrix = checks.finite("The matrix", matrix).detach()
         field = "complex" if matrix.is_complex() else "any"
         self.domain, self.codomain = Space((matrix.shape[1],), field), Space((matrix.shape[0],), field)
 

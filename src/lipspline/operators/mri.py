@@ -9,7 +9,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.operators.base import LinearOperator
 from lipspline.operators.space import Field, Space
 
@@ -86,7 +86,7 @@ class MRI(LinearOperator):
     """
 
     def __init__(self, mask: Tensor, *, convention: Convention = "paper"):
-        self._fourier = CONVENTIONS[_checks.one_of("convention", convention, CONVENTIONS)]
+        self._fourier = CONVENTIONS[checks.one_of("convention", convention, CONVENTIONS)]
         self.mask = mask = check_mask(mask)
         self._kept = self._fourier.from_centred(torch.atleast_2d(mask))
         shape = (1, None if mask.ndim == 1 else mask.shape[0], mask.shape[-1])
@@ -156,9 +156,9 @@ def cartesian_mask(width: int, acceleration: float = 4, center: float = 0.08, se
         >>> int(mask.sum()), int(mask[148:173].sum())
         (80, 25)
     """
-    _checks.at_least("width", width, 1)
-    _checks.positive("acceleration", acceleration)
-    if not 0 <= _checks.number("center", center) <= 1:
+    checks.at_least("width", width, 1)
+    checks.positive("acceleration", acceleration)
+    if not 0 <= checks.number("center", center) <= 1:
         raise ValueError(f"center must lie between 0 and 1, but is {center:g}.")
     low, total = (floor(width * _decimal(part)) for part in (center, 1 / _decimal(acceleration)))
     if not 0 <= low <= total <= width or total == 0:

@@ -5,7 +5,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.operators.base import LinearOperator
 from lipspline.operators.space import Space
 
@@ -76,5 +76,5 @@ class Inpainting(LinearOperator):
 
 def _checked_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     for size in shape:
-        _checks.at_least("A size in the shape of Identity", size, 1)
+        checks.at_least("A size in the shape of Identity", size, 1)
     return tuple(shape)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.operators import LinearOperator
 from lipspline.pnp.anderson import Anderson
 from lipspline.pnp.certificate import Certificate
@@ -157,9 +157,9 @@ def solve(
     norm = check_norm(H.norm_bounds())
     setting = Setting(
         denoiser=bound,
-        beta=_checks.number("beta", beta),
-        contraction=contraction if contraction == 1 else _checks.within("contraction", contraction, 0.0, 1.0),
-        step=1 / norm[1] ** 2 if step is None else _checks.number("step", step),
+        beta=checks.number("beta", beta),
+        contraction=contraction if contraction == 1 else checks.within("contraction", contraction, 0.0, 1.0),
+        step=1 / norm[1] ** 2 if step is None else checks.number("step", step),
         norm=norm,
         smallest=_smallest(H),
     )
@@ -272,14 +272,14 @@ def _check_data(y: Tensor, H: LinearOperator, denoiser: Denoiser, tol: float, ma
             f"The denoiser must be a module or a function of a tensor, but is a {type(denoiser).__name__}."
         )
     H.codomain.check("pnp.fbs(y, ...)", y)
-    _checks.finite("y", y, "Remove or zero such measurements, and leave them out of the operator too.")
-    _checks.positive("tol", tol)
-    _checks.at_least("max_steps", max_steps, 1)
+    checks.finite("y", y, "Remove or zero such measurements, and leave them out of the operator too.")
+    checks.positive("tol", tol)
+    checks.at_least("max_steps", max_steps, 1)
 
 
 def _smallest(H: LinearOperator) -> float | None:
     bound = H.smallest_singular_value()
-    return None if bound is None else _checks.positive(f"smallest_singular_value() of {H!r}", bound)
+    return None if bound is None else checks.positive(f"smallest_singular_value() of {H!r}", bound)
 
 
 def _refuse(violations: list[str], guarantee: bool) -> None:
@@ -296,7 +296,7 @@ def _check_tolerance(tol: float, x: Tensor) -> None:
 
 
 def _first_iterate(y: Tensor, H: LinearOperator, step: float, start: Tensor | None) -> Tensor:
-    back = _checks.finite(
+    back = checks.finite(
         "The first image α Hᵀ y", step * H.adjoint(y), f"The data or the step are too large for {y.dtype}."
     )
     if start is None:
@@ -306,7 +306,7 @@ def _first_iterate(y: Tensor, H: LinearOperator, step: float, start: Tensor | No
         raise ValueError(f"start is complex ({start.dtype}), but these data belong to real images ({back.dtype}).")
     if start.shape != back.shape:
         raise ValueError(f"start has shape {tuple(start.shape)}, but the data belong to images {tuple(back.shape)}.")
-    return supported(_checks.finite("start", start.to(back)), H)
+    return supported(checks.finite("start", start.to(back)), H)
 
 
 @contextlib.contextmanager

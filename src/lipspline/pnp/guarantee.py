@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lipspline import _checks
-from lipspline.certify import certify
+from lipspline._infra import checks
+from lipspline.certification.proof import certify
 from lipspline.operators import LinearOperator
 from lipspline.pnp.norms import inner, norms
 
@@ -43,7 +43,7 @@ def lipschitz_bound(denoiser: Denoiser) -> float | None:
     upper = getattr(getattr(denoiser, "certificate", None), "upper", None)
     if upper is None:
         return None
-    if not _checks.number("The Lipschitz bound certificate.upper of the denoiser", upper) >= 0:
+    if not checks.number("The Lipschitz bound certificate.upper of the denoiser", upper) >= 0:
         raise ValueError(f"The Lipschitz bound certificate.upper of the denoiser must not be negative, but is {upper}.")
     return float(upper)
 
@@ -235,7 +235,7 @@ def check_norm(bounds: tuple[float, float]) -> tuple[float, float]:
             f"No upper bound on ‖H‖ is known (a lower one is {lower:.6g}), so that no step is known to be safe. Give a "
             f"proven one where the operator is wrapped, as norm=..., or norm='dense' if it is small."
         )
-    _checks.positive("The upper bound on the norm of the operator", upper, "The default step is 1/‖H‖².")
+    checks.positive("The upper bound on the norm of the operator", upper, "The default step is 1/‖H‖².")
     if not 0 < upper**2 < math.inf:
         raise ValueError(
             f"The norm of the operator, at most {upper:g}, is too small or too large to be squared. Scale it."

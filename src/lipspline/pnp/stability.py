@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.operators import LinearOperator
 from lipspline.pnp.fbs import Solution, averaged_map, certified_bound, solve
 from lipspline.pnp.guarantee import Denoiser, Setting
@@ -148,9 +148,9 @@ def stability(
         >>> evidence.holds, round(evidence.worst("eq:H_invert", optimised=True), 3)
         (True, 1.0)
     """
-    _checks.at_least("perturbations", perturbations, 0)
-    _checks.at_least("ascents", ascents, 0)
-    _checks.positive("size", size)
+    checks.at_least("perturbations", perturbations, 0)
+    checks.at_least("ascents", ascents, 0)
+    checks.positive("size", size)
     options = {"beta": beta, "step": step, "contraction": contraction, "tol": tol, "max_steps": max_steps}
     bound = certified_bound(denoiser, guarantee)
     again: Solve = partial(solve, H=H, denoiser=denoiser, bound=bound, accelerate=True, guarantee=guarantee, **options)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.functional.quality import psnr
 from lipspline.operators import LinearOperator
 from lipspline.pnp.fbs import Solution, certified_bound, solve
@@ -111,7 +111,7 @@ def tune(
     The other arguments are those of `fbs`.
     """
     _check(problems, denoisers, betas)
-    _checks.at_least("max_trials", max_trials, 1)
+    checks.at_least("max_trials", max_trials, 1)
     options = {"tol": tol, "max_steps": max_steps, "accelerate": accelerate, "guarantee": guarantee}
     search = _Search(problems, denoisers, between, score, options, max_trials, done, progress)
     for pair in _serpentine(sorted(denoisers), sorted(betas)):
@@ -238,9 +238,9 @@ def _check(problems: Sequence[Problem], denoisers: Mapping[float, Denoiser], bet
             f"{len(denoisers)} denoiser(s) and {len(betas)} beta(s)."
         )
     for noise in denoisers:
-        _checks.positive("Each noise level of denoisers", noise)
+        checks.positive("Each noise level of denoisers", noise)
     for beta in betas:
-        _checks.within("Each of betas", beta, 0.0, 1.0)
+        checks.within("Each of betas", beta, 0.0, 1.0)
     for i, problem in enumerate(problems):
         wanted = problem.H.adjoint(problem.y).shape
         if problem.truth.shape != wanted:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from lipspline.nn.curves import Curve
+from lipspline.networks.curves import Curve
 from lipspline.report.template import Html, join, tag
 
 WIDTH, HEIGHT = 440, 250

@@ -12,9 +12,9 @@ from torch import nn
 
 import lipspline
 from lipspline import kernels
-from lipspline._files import write_whole
-from lipspline.certify import certify
-from lipspline.nn.curves import activation_curves
+from lipspline._infra.files import write_whole
+from lipspline.certification.proof import certify
+from lipspline.networks.curves import activation_curves
 from lipspline.report.case import Case
 from lipspline.report.charts import activation_tile
 from lipspline.report.plain_words import at_most

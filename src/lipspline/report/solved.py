@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from lipspline.imaging.problem import Modality, Problem
+from lipspline.imaging.solved import Solved
 from lipspline.pnp.stability import Evidence
-from lipspline.reconstruct.problem import Modality, Problem
-from lipspline.reconstruct.solved import Solved
 from lipspline.report.case import Case, Picture
 
 DIRECT: dict[Modality, str] = {"MR": "Zero-filled", "CT": "Filtered backprojection"}

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from lipspline import _checks
+from lipspline._infra import checks
 
 
 class WeightAverage:
@@ -19,7 +19,7 @@ class WeightAverage:
 
     def __init__(self, parameters: Sequence[Tensor], decay: float):
         self.parameters = list(parameters)
-        self.decay = _checks.within("average", decay, 0.0, 1.0, "Use 0.999, or None for no averaging.")
+        self.decay = checks.within("average", decay, 0.0, 1.0, "Use 0.999, or None for no averaging.")
         self.values = [p.detach().clone() for p in self.parameters]
 
     @torch.no_grad()

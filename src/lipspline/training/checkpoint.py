@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from lipspline._files import write_whole
+from lipspline._infra.files import write_whole
 
 KEPT = 2
 _TENSOR = "$tensor"

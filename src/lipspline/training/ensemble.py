@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
-from lipspline.data.randomness import shuffled_each
+from lipspline._infra.randomness import shuffled_each
 from lipspline.training.tasks import Minimize
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from lipspline import _checks
+from lipspline._infra import checks
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, pictures: Callable[[], Mapping[str, Any]] | None = None):
-        self._tensorboard = _checks.require("torch.utils.tensorboard", "tensorboard", "Logging to TensorBoard")
+        self._tensorboard = checks.require("torch.utils.tensorboard", "tensorboard", "Logging to TensorBoard")
         self._folder, self._pictures, self._writer = folder, pictures, None
 
     def __call__(self, record: Record) -> None:

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lipspline import _checks
-from lipspline.training import distributed
+from lipspline._infra import checks, ranks
 from lipspline.training.averaging import WeightAverage
 from lipspline.training.checkpoint import Checkpoint, Checkpoints
 from lipspline.training.interrupt import deferred_interrupt
@@ -58,9 +57,9 @@ class Plan:
     checkpoint_every: int = 500
 
     def __post_init__(self):
-        _checks.at_least("steps", self.steps, 1)
+        checks.at_least("steps", self.steps, 1)
         for name in ("log_every", "evaluate_every", "checkpoint_every"):
-            _checks.at_least(name, getattr(self, name), 0, "0 means: at the end only.")
+            checks.at_least(name, getattr(self, name), 0, "0 means: at the end only.")
 
 
 @dataclass(frozen=True)
@@ -130,9 +129,9 @@ class _Run:
             self._restore(saved.state)
         self.resumed_at = self.step
         log_bytes = saved.state["log_bytes"] if saved is not None else 0
-        self.writes = folder is not None and distributed.is_main()
+        self.writes = folder is not None and ranks.is_main()
         self.log = JsonLines(folder / "log.jsonl" if folder is not None and self.writes else None, log_bytes)
-        self.observers = observers if distributed.is_main() else ()
+        self.observers = observers if ranks.is_main() else ()
         self.clock = time.perf_counter() - self.seconds
 
     def advance(self) -> None:
@@ -142,7 +141,7 @@ class _Run:
             self._update(name, loss, factor)
         self.step += 1
         self.seconds = time.perf_counter() - self.clock
-        distributed.share_buffers(list(self.modules.values()))
+        ranks.share_buffers(list(self.modules.values()))
         if self.average is not None:
             self.average.update(self.step)
         evaluate = self._due(self.plan.evaluate_every)
@@ -165,14 +164,14 @@ class _Run:
             self.checkpoints.save(Checkpoint(self.step, self._state()))
 
     def _update(self, name: str, loss: Tensor, factor: float) -> None:
-        value = distributed.mean(loss.detach()).item()
+        value = ranks.mean(loss.detach()).item()
         if not math.isfinite(value):
             raise Diverged(self._diverged(f"The loss of {name!r} became {value} at step {self.step + 1}"))
         self.window.add(name, value)
         optimizer, parameters = self.optimizers[name], self.parameters[name]
         optimizer.zero_grad()
         loss.backward(inputs=parameters)
-        distributed.average_gradients(parameters)
+        ranks.average_gradients(parameters)
         set_rate(optimizer, factor)
         optimizer.step()
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipspline import _checks
+from lipspline._infra import checks
 from lipspline.nn import LinearSpline
 from lipspline.training.rotations import Rotating, orthonormal_parameters, orthonormalize_
 from lipspline.training.slopes import clip_slopes, slope_parameters
@@ -47,16 +47,16 @@ def param_groups(
         >>> [(group["lr"], len(group["params"])) for group in param_groups(model, lr=0.4)]
         [(0.4, 4), (0.1, 1), (0.01, 1)]
     """
-    _checks.positive("lr", lr)
+    checks.positive("lr", lr)
     rates = {
         "weights": lr,
-        "scales": lr / _checks.positive("scales", scales),
-        "coefficients": lr / _checks.positive("coefficients", coefficients),
-        "slopes": _checks.positive("slopes", slopes),
+        "scales": lr / checks.positive("scales", scales),
+        "coefficients": lr / checks.positive("coefficients", coefficients),
+        "slopes": checks.positive("slopes", slopes),
     }
     kinds = _spline_parameters(model)
     if rotations is not None:
-        rates["rotations"] = _checks.positive("rotations", rotations)
+        rates["rotations"] = checks.positive("rotations", rotations)
         kinds |= {raw: "rotations" for raw, _ in orthonormal_parameters(model)}
     groups = []
     for kind, rate in rates.items():

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.utils import parametrize
 
-from lipspline.data.bsd import NoisyImage
-from lipspline.data.randomness import generator, shuffled
+from lipspline._infra import ranks
+from lipspline._infra.randomness import generator, shuffled
+from lipspline.formats.bsd import NoisyImage
 from lipspline.functional.quality import psnr, ssim
 from lipspline.functional.transport import dual_gap
-from lipspline.nn import tv2
-from lipspline.training import distributed
+from lipspline.networks import tv2
 from lipspline.training.optim import COEFFICIENTS, SLOPES, Player
 
 Score = Callable[[], Mapping[str, float]]
@@ -75,7 +75,7 @@ class Pairs:
 
     def batch(self, step: int, batch: int, seed: int) -> "Pairs":
         """This process's rows of batch number `step`, in shuffled epochs."""
-        rows = shuffled(len(self), step, batch, seed)[distributed.rows(batch)].to(self.x.device)
+        rows = shuffled(len(self), step, batch, seed)[ranks.rows(batch)].to(self.x.device)
         return Pairs(self.x[rows], self.y[rows])
 
 
@@ -141,7 +141,7 @@ def denoising(
         coefficients, slopes, rotations: as for `Player`.
     """
     device = next(model.parameters()).device
-    rows = distributed.rows(batch)
+    rows = ranks.rows(batch)
 
     def loss(step: int) -> Tensor:
         clean = patches.batch(step, batch, rows)
@@ -162,10 +162,10 @@ def mean_quality(denoiser: Callable[[Tensor], Tensor], images: Sequence[NoisyIma
     Each process takes its share of the images.
     """
     sums = torch.zeros(2, dtype=torch.float64)
-    for image in distributed.shard(images):
+    for image in ranks.shard(images):
         estimate = denoiser(image.noisy)
         sums += torch.cat([psnr(estimate, image.clean), ssim(estimate, image.clean)])
-    mean = distributed.total(sums) / len(images)
+    mean = ranks.total(sums) / len(images)
     return {"psnr": mean[0].item(), "ssim": mean[1].item()}
 
 
@@ -190,7 +190,7 @@ def kantorovich(
     The metric `w1` is the dual estimate on fresh samples, which no step of the training has seen.
     """
     device = next(model.parameters()).device
-    rows = distributed.rows(batch)
+    rows = ranks.rows(batch)
 
     def loss(step: int) -> Tensor:
         x1, x2 = sampler(batch, generator(seed, "samples", step))
@@ -256,9 +256,9 @@ class WassersteinGAN:
         return self.score()
 
     def _real(self, update: int) -> Tensor:
-        rows = shuffled(len(self.images), update, self.batch, self.seed)[distributed.rows(self.batch)]
+        rows = shuffled(len(self.images), update, self.batch, self.seed)[ranks.rows(self.batch)]
         return self.images[rows.to(self.images.device)]
 
     def _latent(self, player: str, update: int) -> Tensor:
         drawn = torch.randn(self.batch, self.latent, generator=generator(self.seed, player, update))
-        return drawn[distributed.rows(self.batch)].to(self.images.device)
+        return drawn[ranks.rows(self.batch)].to(self.images.device)

@@ -1,1 +1,1 @@
-"""Shipped weights: safetensors files, read by `lipspline.models.zoo`."""
+"""Shipped weights: safetensors files, read by `lipspline.priors.zoo`."""

@@ -1,0 +1,89 @@
+"""What every reader does first: the file is there, claims no more than memory holds, and damage is one sentence."""
+
+import contextlib
+import logging
+import math
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+LIMIT = 2**30
+"""Bytes that one array read from a file may take; with its conversion to floats a reader stays below 2 GB."""
+DEFLATE = 1032
+"""How many times smaller deflate can make anything: a file that claims more is a bomb or damaged."""
+
+
+class FileError(ValueError):
+    """A file that cannot be used, said in one sentence that names it."""
+
+
+def existing(path: str | os.PathLike[str], kind: str) -> Path:
+    """The path, if it is a file that is not empty."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no {kind} file {path}.")
+    if path.stat().st_size == 0:
+        raise FileError(f"The {kind} file {path} is empty.")
+    return path
+
+
+@contextlib.contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Turn whatever a library raises on a damaged file into one sentence that names it; warnings and logs are muted."""
+    muted = logging.root.manager.disable
+    try:
+        logging.disable(logging.CRITICAL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (FileError, ImportError):
+        raise
+    except Exception as error:  # decoders raise anything from SyntaxError to struct.error on damaged files
+        raise FileError(f"{path} is damaged, or not a {kind} file ({in_short(error)}).") from error
+    finally:
+        logging.disable(muted)
+
+
+def in_short(error: BaseException) -> str:
+    """What an exception of a library says, on one line of readable length."""
+    words = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return words if len(words) <= 160 else words[:157] + "..."
+
+
+def affordable(path: Path, shape: Sequence[int], itemsize: int, what: str = "an array") -> int:
+    """The bytes of an array that a file claims to hold, if they are some and not too many.
+
+    Example:
+        >>> affordable(Path("scan.nii"), (512, 512, 9), 2)
+        4718592
+        >>> affordable(Path("scan.nii"), (65535, 65535, 65535), 8)
+        Traceback (most recent call last):
+        lipspline.formats.guard.FileError: scan.nii claims an array of 65535 x 65535 x 65535 values, 2.25e+06 GB; at
+        most 1.07 GB are read at once. If that is right, choose fewer slices.
+    """
+    size = math.prod(shape) * itemsize
+    sizes = " x ".join(map(str, shape)) or "no"
+    if not shape or min(shape) < 1:
+        raise FileError(f"{path} claims {what} of {sizes} values: it is empty.")
+    if size > LIMIT:
+        raise FileError(
+            f"{path} claims {what} of {sizes} values, {size / 1e9:.3g} GB; at most {LIMIT / 1e9:.3g} GB are read at "
+            f"once. If that is right, choose fewer slices."
+        )
+    return size
+
+
+def chosen(path: Path, count: int, slices: slice) -> range:
+    """The numbers of the slices that a user asks for out of `count`; none is an error.
+
+    Example:
+        >>> chosen(Path("scan.nii"), 9, slice(3, 5))
+        range(3, 5)
+    """
+    numbers = range(count)[slices]
+    if numbers.step != 1:
+        raise ValueError(f"slices must be neighbours, first:last, but the step is {numbers.step}.")
+    if not numbers:
+        raise FileError(f"{path} has {count} slice(s), numbered from 0, and none of them is among those asked for.")
+    return numbers

@@ -1,0 +1,78 @@
+"""MRI from whatever a scanner or a data set gives: k-space, or images to simulate it from."""
+
+from pathlib import Path
+
+from torch import Tensor
+
+from lipspline.formats import arrays, cfl, dicom, fastmri, hdf5, nifti, pictures, rawdata, tensor_folder
+from lipspline.formats.guard import FileError
+from lipspline.formats.kspace import Kspace
+from lipspline.formats.volume import Volume
+
+__all__ = ["Kspace", "Volume", "read", "read_maps", "read_mask"]
+
+
+def read(path: str | Path, slices: slice = slice(None)) -> Kspace | Volume:
+    """Read k-space or images; the content of the file decides, its name only gives the format.
+
+    k-space: fastMRI and ISMRMRD HDF5, BART's .cfl/.hdr, npy and npz with complex numbers, a folder with `y.pt`.
+    Images: fastMRI HDF5 without k-space, npy and npz with real numbers, NIfTI, DICOM (a file, or a folder with a
+    series), PNG and TIFF.
+
+    Args:
+        slices: which ones, `slice(3, 9)` for numbers 3 to 8; only these are read.
+    """
+    path = Path(path)
+    name = path.name.lower()
+    if path.is_dir():
+        return tensor_folder.read(path) if tensor_folder.is_tensor_folder(path) else dicom.read(path, slices)
+    if name.endswith(hdf5.ENDINGS):
+        return _read_hdf5(path, slices)
+    for endings, reader in (
+        (arrays.ENDINGS, fastmri.read_numpy),
+        (cfl.ENDINGS, cfl.read),
+        (nifti.ENDINGS, nifti.read),
+        (dicom.ENDINGS, dicom.read),
+        (pictures.ENDINGS, pictures.read),
+    ):
+        if name.endswith(endings):
+            return reader(path, slices)
+    raise unknown_format(
+        path, hdf5.ENDINGS, arrays.ENDINGS, cfl.ENDINGS, nifti.ENDINGS, dicom.ENDINGS, pictures.ENDINGS
+    )
+
+
+def read_mask(path: str | Path) -> Tensor:
+    """A sampling mask `(W,)` or `(H, W)` from an npy or npz file: true where it is not zero."""
+    with arrays.opened(path) as container:
+        found = container.find_or_only("mask")
+        if found is None:
+            raise FileError(f"{path} holds several arrays and none is called 'mask'.")
+        return found.whole().squeeze() != 0
+
+
+def read_maps(path: str | Path) -> Tensor:
+    """Coil sensitivities `(S, C, H, W)`, or `(1, C, H, W)` for all slices, from npy, npz or BART's .cfl."""
+    path = Path(path)
+    if path.suffix.lower() in cfl.ENDINGS:
+        return cfl.read_maps(path)
+    with arrays.opened(path) as container:
+        found = container.find_or_only("sensitivity", "maps")
+        if found is None or found.dtype.kind != "c" or len(found.shape) not in (3, 4):
+            raise FileError(f"{path} does not hold complex coil maps (coils, H, W) or (slices, coils, H, W).")
+        maps = found.whole()
+        return maps if maps.ndim == 4 else maps.unsqueeze(0)
+
+
+def unknown_format(path: Path, *endings: tuple[str, ...]) -> Exception:
+    """What to raise for a file whose name ends in none of these."""
+    if not path.exists():
+        return FileNotFoundError(f"There is no file {path}.")
+    known = ", ".join(ending for group in endings for ending in group)
+    return FileError(f"{path} is not in a known format. Its name must end in one of {known}.")
+
+
+def _read_hdf5(path: Path, slices: slice) -> Kspace | Volume:
+    with hdf5.opened(path) as file:
+        raw = rawdata.holds_readouts(file)
+    return rawdata.read(path, slices) if raw else fastmri.read_hdf5(path, slices)

@@ -1,0 +1,92 @@
+"""Volumes in NIfTI files, `.nii` and `.nii.gz`."""
+
+import gzip
+import io
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lipspline._infra import checks
+from lipspline.formats.guard import DEFLATE, FileError, affordable, chosen, existing, reading
+from lipspline.formats.volume import Unit, Volume, shifted
+
+ENDINGS = (".nii", ".nii.gz")
+LARGEST_HEADER = 540  # bytes, of NIfTI-2; NIfTI-1 has 348
+FURTHEST = 2**24  # bytes before the values; extensions of real files take kilobytes
+
+
+def read(path: str | Path, slices: slice = slice(None), *, unit: Unit = "arbitrary") -> Volume:
+    """Read the slices along the third axis; the first axis runs along the columns, the second along the rows.
+
+    Only the header is left to the library: the values are read here, never more than the header may ask for.
+    """
+    path = existing(path, "NIfTI")
+    with reading(path, "NIfTI"), _open(path) as file:
+        header = _header(path, file)
+        columns, rows, count = _shape(path, header)
+        numbers = chosen(path, count, slices)
+        values = _values(path, file, header, (columns, rows), numbers)
+        affine = torch.from_numpy(np.array(header.get_best_affine(), dtype=np.float64))
+    if not (np.isfinite(values).all() and torch.isfinite(affine).all()):
+        raise FileError(f"{path} has NaN or infinite values.")
+    return Volume(torch.from_numpy(values), shifted(affine, depth=numbers.start), unit)
+
+
+def write(path: str | Path, volume: Volume) -> None:
+    """Write a volume as float32 with its affine; without one, the voxels are cubes of 1 mm at the origin."""
+    nibabel = checks.require("nibabel", "mri", "Writing NIfTI files")
+    affine = np.eye(4) if volume.affine is None else volume.affine.numpy()
+    image = nibabel.Nifti1Image(volume.slices.permute(2, 1, 0).numpy(), affine)
+    image.header.set_xyzt_units("mm")
+    nibabel.save(image, path)
+
+
+def _open(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def _header(path: Path, file: BinaryIO) -> Any:
+    nibabel = checks.require("nibabel", "mri", "Reading NIfTI files")
+    block = file.read(LARGEST_HEADER)
+    for kind in (nibabel.Nifti1Header, nibabel.Nifti2Header):
+        if kind.may_contain_header(block):
+            return kind.from_fileobj(io.BytesIO(block), check=False)
+    raise FileError(f"{path} does not begin like a NIfTI file.")
+
+
+def _shape(path: Path, header: Any) -> tuple[int, int, int]:
+    """Columns, rows, slices; trailing dimensions of size 1 are dropped."""
+    shape = [int(n) for n in header.get_data_shape()]
+    while len(shape) > 3 and shape[-1] == 1:
+        shape.pop()
+    if len(shape) not in (2, 3):
+        raise FileError(
+            f"{path} has shape {tuple(shape)}; a volume is (columns, rows, slices). Take one volume of a series."
+        )
+    return shape[0], shape[1], (*shape, 1)[2]
+
+
+def _values(path: Path, file: BinaryIO, header: Any, plane: tuple[int, int], numbers: range) -> NDArray[np.float32]:
+    """The slices `(S, rows, columns)`, with slope and intercept of the header applied."""
+    dtype = header.get_data_dtype()
+    if dtype.kind not in "biuf":
+        raise FileError(f"{path} holds {dtype} values; only real images are read.")
+    shape = (len(numbers), plane[1], plane[0])
+    size = affordable(path, shape, max(dtype.itemsize, 4)) // max(dtype.itemsize, 4) * dtype.itemsize
+    offset = int(header.get_data_offset())
+    start = offset + size // len(numbers) * numbers.start
+    available = path.stat().st_size * (DEFLATE if path.suffix == ".gz" else 1)
+    if not 0 <= offset <= FURTHEST or start + size > available:
+        raise FileError(f"{path} is truncated: its header asks for {start + size} bytes.")
+    file.seek(start)
+    content = file.read(size)
+    if len(content) < size:
+        raise FileError(f"{path} is truncated: its header asks for {start + size} bytes.")
+    slope, intercept = header.get_slope_inter()
+    values = np.frombuffer(content, dtype).reshape(shape)
+    if slope is None:
+        return values.astype(np.float32)
+    return (values * np.float64(slope) + np.float64(intercept)).astype(np.float32)

@@ -1,0 +1,149 @@
+"""A noisy image file to a clean one: any kind of pixels, any size, any noise level, by a certified denoiser."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lipspline._infra import checks
+from lipspline.certification.proof import certify
+from lipspline.formats import images
+from lipspline.formats.pixels import from_planes, to_planes, white_level
+from lipspline.functional.noise import estimate_noise
+from lipspline.networks.export import load
+from lipspline.networks.network import Network
+from lipspline.networks.rescale import serve_
+from lipspline.networks.tiling import apply_tiled
+from lipspline.priors.zoo import trained_noise, zoo
+
+Watch = Callable[[int, int], None]
+TILE = 512
+"""Side of a tile: large enough that its margin costs little, small enough that memory stays far below 1 GB."""
+
+
+@dataclass(frozen=True)
+class Denoised:
+    """What was done to a file."""
+
+    output: str
+    shape: tuple[int, ...]
+    dtype: str
+    white: float
+    """The value that was taken for white."""
+    noise: float
+    """The noise that was removed, of 255 for white."""
+    estimated: bool
+    model: str
+    trained_noise: float
+    """The noise that the denoiser was trained for; it was rescaled if that is another."""
+    lipschitz: float
+    """The proved bound on its Lipschitz constant."""
+    seconds: float
+
+    def document(self) -> dict[str, Any]:
+        """The result as JSON values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        source = "estimated" if self.estimated else "given"
+        rescaled = "" if self.noise == self.trained_noise else f", rescaled from noise {self.trained_noise:g}"
+        return (
+            f"{self.output}: {'x'.join(map(str, self.shape))} {self.dtype}, white {self.white:g}\n"
+            f"noise {self.noise:.2f} of 255 ({source}), denoiser {self.model}{rescaled}, "
+            f"Lipschitz constant <= {self.lipschitz:.9f}, {self.seconds:.1f} s"
+        )
+
+
+def denoise_file(
+    source: Path,
+    target: Path,
+    *,
+    noise: float | Literal["auto"] = "auto",
+    model: str = "lls",
+    white: float | None = None,
+    force: bool = False,
+    watch: Watch | None = None,
+) -> Denoised:
+    """Remove white noise from an image file, channel by channel; dtype, range and transparency stay as they are.
+
+    Args:
+        source: PNG, TIFF or npy.
+        target: appears whole or not at all.
+        noise: standard deviation of the noise, of 255 for white; estimated if "auto".
+        model: the activation of a shipped denoiser, or a file that `models.save` has written.
+        white: the value that stands for white; see `white_level`.
+        force: replace a `target` that exists.
+        watch: called with the tiles done and their number.
+    """
+    begin = time.perf_counter()
+    _check_target(source, target, force)
+    image = images.read(source)
+    images.encoder(target, image.dtype)
+    white = white_level(image, white)
+    planes = to_planes(image, white)
+    level = 255 * _estimated(planes) if noise == "auto" else checks.positive("noise", noise)
+    network, trained = denoiser_for(model, level)
+    result = _applied(network, planes, watch or (lambda done, total: None))
+    images.write(target, from_planes(result, image, white))
+    return Denoised(
+        output=str(target),
+        shape=image.shape,
+        dtype=str(image.dtype),
+        white=white,
+        noise=level,
+        estimated=noise == "auto",
+        model=model,
+        trained_noise=trained,
+        lipschitz=certify(network, steps=0).upper,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def denoiser_for(model: str, noise: float) -> tuple[Network, float]:
+    """The denoiser `model`, shipped or a file, at a noise level; and the level it was trained for, both of 255."""
+    if Path(model).suffix != ".safetensors":
+        return zoo(model, noise), trained_noise(model, noise)
+    network = load(model)
+    if network.config.get("kind") != "denoiser" or network.config["colors"] != 1:
+        raise ValueError(f"{model} is no denoiser of gray images: its configuration is {network.config}.")
+    trained = network.provenance.get("noise")
+    if not isinstance(trained, (int, float)):
+        raise ValueError(
+            f"{model} does not say which noise it was trained for. Write it with that in its provenance: "
+            f'models.save(network, path, {{"noise": 15}}).'
+        )
+    return serve_(network, trained, noise), float(trained)
+
+
+def _check_target(source: Path, target: Path, force: bool) -> None:
+    if target.is_dir():
+        raise ValueError(f"The output {target} is a folder. Name a file in it.")
+    if target.exists() and source.exists() and target.samefile(source):
+        raise ValueError(f"The output {target} is the input. Choose another name.")
+    if target.exists() and not force:
+        raise ValueError(f"The output {target} exists. Choose another name, or replace it with --force.")
+
+
+def _estimated(planes: Tensor) -> float:
+    noise = estimate_noise(planes)
+    if noise == 0:
+        raise ValueError("The image shows no noise at all. Say how much to remove with --noise.")
+    return noise
+
+
+@torch.no_grad()
+def _applied(network: Network, planes: Tensor, watch: Watch) -> Tensor:
+    """The denoised planes `(C, 1, H, W)`, one by one and tile by tile."""
+    result = torch.empty_like(planes)
+    for index, plane in enumerate(planes.split(1)):
+        result[index] = apply_tiled(
+            network,
+            plane,
+            TILE,
+            lambda done, total, before=index: watch(before * total + done, len(planes) * total),
+        )[0]
+    return result

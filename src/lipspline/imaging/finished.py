@@ -1,0 +1,115 @@
+"""Slices that are done, kept beside the output until all are: a run that was stopped goes on where it was."""
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from lipspline._infra.files import write_whole
+from lipspline.pnp import Certificate, Solution
+from lipspline.pnp.guarantee import Pairing, Setting
+from lipspline.pnp.iterate import ImageRun
+from lipspline.training.checkpoint import decode, encode
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One reconstructed slice with its evidence; images `(h, w)` are in the scale of the denoiser."""
+
+    number: int
+    image: Tensor
+    direct: Tensor
+    truth: Tensor | None
+    scale: float
+    noise: float
+    quality: dict[str, float]
+    direct_quality: dict[str, float]
+    run: ImageRun
+    certificate: Certificate
+    seconds: float
+
+    @property
+    def solution(self) -> Solution:
+        """What `pnp.fbs` returned, cropped."""
+        return Solution(self.image[None, None], (self.run,), self.certificate)
+
+    def document(self) -> dict[str, Any]:
+        """Everything but the images, as JSON values."""
+        return {
+            "slice": self.number,
+            "converged": self.run.converged,
+            "reason": self.run.reason,
+            "denoiser_calls": self.run.calls,
+            "seconds": round(self.seconds, 3),
+            "scale": self.scale,
+            "noise": self.noise,
+            **self.quality,
+            **({"direct": self.direct_quality} if self.direct_quality else {}),
+            "certificate": json.loads(self.certificate.to_json()),
+        }
+
+
+class Finished:
+    """The folder of finished slices of one run, described by `settings`; those of another run are not used."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any]):
+        self.folder, self.settings = folder, json.dumps(settings, sort_keys=True)
+
+    def keep(self, done: Slice) -> None:
+        """Write a slice; it exists completely or not at all."""
+        tensors = {name: _as_real(getattr(done, name)) for name in ("image", "direct", "truth")}
+        state = {**vars(done), **tensors, "run": asdict(done.run), "certificate": asdict(done.certificate)}
+        write_whole(self._path(done.number), encode({"settings": self.settings, "slice": state}))
+
+    def load(self, number: int) -> Slice | None:
+        """A slice of this run, or None if it is not there, damaged, or of a run with other settings."""
+        path = self._path(number)
+        if not path.is_file():
+            return None
+        try:
+            state = decode(path)
+        except (SafetensorError, ValueError):
+            return None
+        if state.get("settings") != self.settings:
+            return None
+        fields = dict(state["slice"])
+        for name in ("image", "direct", "truth"):
+            fields[name] = _from_real(fields[name])
+        fields["run"], fields["certificate"] = ImageRun(**fields["run"]), _certificate(fields["certificate"])
+        return Slice(**fields)
+
+    def remove(self) -> None:
+        """Forget everything, once the output is written."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"slice-{number:05d}.safetensors"
+
+
+def _as_real(image: Tensor | None) -> dict[str, Any] | None:
+    if image is None:
+        return None
+    return {"complex": image.is_complex(), "values": torch.view_as_real(image) if image.is_complex() else image}
+
+
+def _from_real(state: dict[str, Any] | None) -> Tensor | None:
+    if state is None:
+        return None
+    return torch.view_as_complex(state["values"]) if state["complex"] else state["values"]
+
+
+def _certificate(fields: dict[str, Any]) -> Certificate:
+    setting = {**fields["setting"], "norm": tuple(fields["setting"]["norm"])}
+    return Certificate(
+        **{
+            **fields,
+            "setting": Setting(**setting),
+            "pairing": Pairing(**fields["pairing"]),
+            "violations": tuple(fields["violations"]),
+        }
+    )

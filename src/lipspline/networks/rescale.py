@@ -1,0 +1,116 @@
+"""A denoiser trained for one noise level as a denoiser for any other.
+
+For more noise than it was trained for, a denoiser is rescaled: it then sees images with less contrast. For less noise
+it is not, as it would see images brighter than any of its training, and fail; instead it is averaged with the identity.
+Both keep the Lipschitz constant. How well this works is measured in docs/denoisers.md.
+"""
+
+import math
+from collections.abc import Collection
+
+import torch
+from torch import Tensor, nn
+
+from lipspline._infra import checks
+from lipspline.certification.proof import certify, register_rule
+from lipspline.networks.network import Network
+from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
+from lipspline.nn.combine import Averaged
+from lipspline.nn.folded_spline import FoldedSpline
+from lipspline.nn.linear_spline import LinearSpline
+
+HOMOGENEOUS = (nn.ReLU, AbsoluteValue, LipschitzPReLU, GroupSort, MaxMin, Householder)
+
+
+def level_for(noise: float, trained: Collection[float]) -> float:
+    """Which of the trained levels serves `noise` best: the nearest, as a ratio.
+
+    Example:
+        >>> level_for(7, [5, 10, 15]), level_for(7.1, [5, 10, 15])
+        (5, 10)
+    """
+    return min(trained, key=lambda level: abs(math.log(level / noise)))
+
+
+def serving(denoiser: nn.Module, trained: float, noise: float) -> nn.Module:
+    """A denoiser for `noise` made of one that was trained for the level `trained`; their parameters are shared."""
+    if noise == trained:
+        return denoiser
+    return Rescaled(denoiser, noise / trained) if noise > trained else Averaged(denoiser, noise / trained)
+
+
+def serve_(network: Network, trained: float, noise: float) -> Network:
+    """The same by changing the network, so that more noise costs nothing when it runs; it can be saved."""
+    if noise == trained:
+        return network
+    return rescale_(network, noise / trained) if noise > trained else averaged(network, noise / trained)
+
+
+def averaged(network: Network, beta: float) -> Network:
+    """`β D(x) + (1 - β) x` as a network with a configuration, a certificate and a provenance."""
+    result = Network([Averaged(network, beta)], {**network.config, "averaged": beta})
+    result.provenance = network.provenance
+    if network.certificate is not None:
+        result.certificate = certify(result, steps=0)
+    return result
+
+
+class Rescaled(nn.Module):
+    r"""`c D(x / c)`: a denoiser for noise `s` as one for noise `c s`, with the same Lipschitz constant [sec:exp_pnp].
+
+    `x = x_0 + c s n` with white noise `n` is `x / c = x_0 / c + s n`: the noise D was trained for, on an image with
+    grey values in `[0, 1/c]`. Differences are divided and multiplied by the same number, so that the certificate of
+    D is also that of the rescaled denoiser.
+
+    Args:
+        inner: D.
+        factor: c, the noise level wanted over the one that D was trained for.
+
+    Example:
+        >>> shrink = nn.Softshrink(1.0)
+        >>> Rescaled(shrink, 2.0)(torch.tensor([1.0, 3.0]))
+        tensor([0., 1.])
+    """
+
+    def __init__(self, inner: nn.Module, factor: float):
+        super().__init__()
+        self.inner = inner
+        self.factor = checks.positive("factor", factor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * self.inner(x / self.factor)
+
+    def extra_repr(self) -> str:
+        return f"factor={self.factor:g}"
+
+
+@register_rule(Rescaled)
+def _rescaled(layer: Rescaled) -> tuple[float, str]:
+    return certify(layer.inner, steps=0).upper, f"differences divided and multiplied by {layer.factor:g}"
+
+
+@torch.no_grad()
+def rescale_(network: Network, factor: float) -> Network:
+    """Turn a network D into `c D(x / c)` by its parameters, so that it can be trained further at the new noise.
+
+    Biases are multiplied by c and the scales α of splines divided by it; other activations commute with c.
+
+    Args:
+        network: changed in place.
+        factor: c, the noise level wanted over the one that D was trained for.
+    """
+    checks.positive("factor", factor)
+    for layer in network:
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            if layer.bias is not None:
+                layer.bias.mul_(factor)
+        elif isinstance(layer, LinearSpline):
+            layer.log_scale.sub_(math.log(factor))
+        elif isinstance(layer, FoldedSpline):
+            layer.scale.div_(factor)
+            layer.refresh()
+        elif isinstance(layer, Averaged) and isinstance(layer.inner, Network):
+            rescale_(layer.inner, factor)
+        elif not isinstance(layer, HOMOGENEOUS):
+            raise ValueError(f"rescale_ does not know how {type(layer).__name__} scales. Wrap the network in Rescaled.")
+    return network

@@ -1,0 +1,286 @@
+"""Run a recipe job by job: what is done stays on disk, so a run that was killed goes on when it is started again."""
+
+import json
+import multiprocessing
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lipspline._infra import ranks
+from lipspline._infra.files import write_whole
+from lipspline.paper import config
+from lipspline.paper.config import to_json
+from lipspline.paper.experiment import Context, Job, Outcome, Report
+from lipspline.paper.recipe import Recipe
+from lipspline.training.log import Observer
+from lipspline.training.loop import Diverged
+
+Watch = Callable[[Job], Observer]
+"""Gives the observer of a job; called when a job starts, or is found done."""
+
+NAME = re.compile(r"\w[\w.+-]*")
+PAUSE = 0.5  # seconds between two looks at the jobs of other processes
+
+
+@dataclass(frozen=True)
+class Run:
+    """A recipe, and where and how it is run.
+
+    Args:
+        out: holds `runs/` (what a run needs to go on) and `results/` (what it found).
+        data: the data folder; None leaves it to the environment variable LIPSPLINE_DATA.
+    """
+
+    recipe: Recipe
+    out: Path = Path()
+    data: Path | None = None
+    seed: int = 0
+
+    @property
+    def label(self) -> str:
+        """The name of the run in its files."""
+        return self._label(self.recipe.name)
+
+    @property
+    def folder(self) -> Path:
+        """Where the run keeps its jobs."""
+        return self.out / "runs" / self.label
+
+    def outcome(self, job: str) -> Path:
+        """The file with the outcome of a job that is done."""
+        return self.folder / f"{job}.json"
+
+    def sibling(self, recipe: str) -> Path:
+        """The run folder of another recipe at the same scale and seed."""
+        return self.out / "runs" / self._label(recipe)
+
+    def jobs(self) -> list[Any]:
+        """The jobs of the recipe. Their names are those of files, so each is one."""
+        jobs = self.recipe.experiment.jobs(self.recipe.settings)
+        names = [job.name for job in jobs]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"The recipe {self.recipe.name} has {names.count(name)} jobs with the name {name!r}.")
+            if not NAME.fullmatch(name):
+                raise ValueError(
+                    f"The recipe {self.recipe.name} has a job with the name {name!r}, which cannot be that of a file: "
+                    f"use letters, digits, '.', '_' and '-'."
+                )
+        return jobs
+
+    def _label(self, recipe: str) -> str:
+        return f"{recipe}-{self.recipe.scale}" + (f"-seed{self.seed}" if self.seed else "")
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a run found: the document that is written, the report, and the files."""
+
+    document: dict[str, Any]
+    report: Report
+    text: str
+    files: tuple[Path, ...]
+
+
+def reproduce(run: Run, watch: Watch, workers: int = 1) -> Results:
+    """Run all jobs of a recipe, write `results/LABEL.json` and the figures, and set ours beside the paper's.
+
+    Started again, it keeps the jobs that are done and goes on in the middle of those that were not.
+
+    Args:
+        watch: gives every job its observer.
+        workers: processes that share the jobs; each has its part of torch's threads.
+    """
+    with _helpers(run, workers):
+        outcomes = work(run, watch)
+    report = run.recipe.experiment.report(run.recipe.settings, outcomes, run.recipe.expect)
+    document = _document(run, outcomes, report)
+    results = run.out / "results"
+    path = _write(results / f"{run.label}.json", document)
+    figures = [_draw(results / "figures" / f"{run.label}-{name}.png", draw) for name, draw in report.figures.items()]
+    return Results(document, report, summary(run, report), (path, *figures))
+
+
+def work(run: Run, watch: Watch) -> dict[str, Outcome]:
+    """Run every job that no other process has claimed, and wait for the others; returns all outcomes by name.
+
+    Any number of processes may work on one run folder, also from several machines that share it.
+    """
+    jobs, done = run.jobs(), {}
+    while len(done) < len(jobs):
+        before = len(done)
+        for job in jobs:
+            if job.name not in done and (outcome := _attempt(run, job, watch)) is not None:
+                done[job.name] = outcome
+        if len(done) == before:
+            time.sleep(PAUSE)
+    return {job.name: done[job.name] for job in jobs}
+
+
+def _attempt(run: Run, job: Job, watch: Watch) -> Outcome | None:
+    """The outcome of a job if it is done or can be run now; None if another process runs it, or must come first."""
+    if run.outcome(job.name).is_file():
+        return run_job(run, job, watch(job))
+    if not all(run.outcome(name).is_file() for name in run.recipe.experiment.needs(job)):
+        return None
+    with _claimed(run.folder / f"{job.name}.lock") as mine:
+        return run_job(run, job, watch(job)) if mine else None
+
+
+@contextmanager
+def _claimed(path: Path) -> Iterator[bool]:
+    """Whether this process holds the lock `path`; the system gives it back when a process ends, however it ends."""
+    import fcntl  # not on every system
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+@contextmanager
+def _helpers(run: Run, workers: int) -> Iterator[None]:
+    """Let `workers - 1` more processes work on the run meanwhile."""
+    before = torch.get_num_threads()
+    threads = max(1, before // workers)
+    spawn = multiprocessing.get_context("spawn")
+    for _ in range(workers - 1):
+        spawn.Process(target=_help, args=(run, threads), daemon=True).start()
+    torch.set_num_threads(threads)
+    yield
+    torch.set_num_threads(before)
+
+
+def _help(run: Run, threads: int) -> None:
+    """What a helper does. It is silent: an error will meet the main process too, which takes the job over."""
+    torch.set_num_threads(threads)
+    with suppress(KeyboardInterrupt, ValueError, ImportError, OSError):
+        work(run, lambda job: lambda record: None)
+
+
+def pick(run: Run, name: str | None) -> Any:
+    """The job of that name, or the only one."""
+    jobs = {job.name: job for job in run.jobs()}
+    if name is None and len(jobs) == 1:
+        return next(iter(jobs.values()))
+    if name not in jobs:
+        asked = "it does not say which" if name is None else f"{name!r} is none of them"
+        raise ValueError(
+            f"The recipe {run.recipe.name} has {len(jobs)} trainings and {asked}. Name one with --job: "
+            f"{', '.join(jobs)}."
+        )
+    return jobs[name]
+
+
+def run_job(run: Run, job: Job, observe: Observer, *, tensorboard: bool = False) -> Outcome:
+    """The outcome of a job: read if it is done, else found (from its last checkpoint on) and kept."""
+    path = run.outcome(job.name)
+    identity = to_json(job) | {"seed": run.seed}
+    if path.is_file():
+        return replace(_kept(path, identity), folder=run.folder / job.name)
+    for name in run.recipe.experiment.needs(job):
+        if not run.outcome(name).is_file():
+            raise FileNotFoundError(
+                f"The job {job.name} needs the outcome of {name}, but there is no file {run.outcome(name)}. Run it "
+                f"first: --job {name}"
+            )
+    folder = run.folder / job.name
+    context = Context(folder, run.data, run.seed, observe, run.sibling, tensorboard)
+    try:
+        outcome = run.recipe.experiment.run(job, context)
+    except Diverged as error:
+        raise ValueError(f"The job {job.name} stopped: {error}") from error
+    if ranks.is_main():
+        found = {"numbers": outcome.numbers, "seconds": outcome.seconds, "drawing": outcome.drawing}
+        _write(path, {"job": identity, **to_json(found)})
+    return replace(outcome, folder=folder)
+
+
+def summary(run: Run, report: Report) -> str:
+    """The tables, what differs from the published protocol, and the paper's claims with our verdicts, as text."""
+    recipe = run.recipe
+    parts = [f"{recipe.title} ({recipe.name}, scale {recipe.scale})", *map(str, report.tables)]
+    if recipe.differs:
+        changes = (f"  {name}: {here} (paper: {paper})" for name, (here, paper) in recipe.differs.items())
+        parts.append("\n".join(["Not as published at this scale:", *changes]))
+    if recipe.expect.claims:
+        parts.append("\n".join(["Claims:", *_claims(recipe, report)]))
+    return "\n\n".join(parts)
+
+
+def machine() -> str:
+    """The class of this machine, without its name."""
+    gpus = torch.cuda.device_count()
+    return f"{os.cpu_count()} cores, {f'{gpus} GPU' if gpus else 'no GPU'}"
+
+
+def _kept(path: Path, identity: Mapping[str, Any]) -> Outcome:
+    try:
+        kept = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}). Remove it, and what it held is found again.") from error
+    changed = config.differences(dict(identity), kept.pop("job"))
+    if changed:
+        name, (now, then) = next(iter(changed.items()))
+        raise ValueError(
+            f"{path} holds the outcome of another configuration: {name} was {then!r} and is {now!r}. "
+            f"Choose another --out, or remove this file and the folder beside it to run it again."
+        )
+    return Outcome(**kept)
+
+
+def _document(run: Run, outcomes: Mapping[str, Outcome], report: Report) -> dict[str, Any]:
+    recipe = run.recipe
+    return {
+        "recipe": recipe.name,
+        "title": recipe.title,
+        "scale": recipe.scale,
+        "seed": run.seed,
+        "version": version("lipspline"),
+        "torch": torch.__version__,
+        "machine": machine(),
+        "threads": torch.get_num_threads(),
+        "finished": time.strftime("%Y-%m-%d", time.gmtime()),
+        "seconds": round(sum(outcome.seconds for outcome in outcomes.values()), 1),
+        "differs_from_paper": to_json(recipe.differs),
+        "tables": [
+            {"title": table.title, "rows": table.corner, "ours": to_json(table.ours), "paper": to_json(table.paper)}
+            for table in report.tables
+        ],
+        "claims": {
+            name: {"claim": claim, **to_json(report.verdicts[name])} for name, claim in recipe.expect.claims.items()
+        },
+        "settings": to_json(recipe.settings),
+        "jobs": {name: {"seconds": round(outcome.seconds, 1), **outcome.numbers} for name, outcome in outcomes.items()},
+    }
+
+
+def _claims(recipe: Recipe, report: Report) -> list[str]:
+    lines = []
+    for name, claim in recipe.expect.claims.items():
+        verdict = report.verdicts[name]
+        lines.append(f"  [{'holds' if verdict.holds else 'does not hold'}] {claim}: {verdict.evidence}")
+    return lines
+
+
+def _write(path: Path, document: Any) -> Path:
+    write_whole(path, (json.dumps(document, indent=1) + "\n").encode())
+    return path
+
+
+def _draw(path: Path, draw: Callable[[], Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draw().savefig(path, dpi=110)
+    return path

@@ -1,0 +1,270 @@
+"""Wasserstein-1 distances of Gaussian mixtures, and of pairs whose distance is known [tab:wasserstein_bigaussian]."""
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from torch import Tensor, nn, rand, randn
+
+from lipspline._infra.randomness import generator
+from lipspline.functional.transport import Mixture, discrete_w1, push_along_rays, random_mixture
+from lipspline.paper import figures
+from lipspline.paper.config import Count, Natural, Positive, Several, nearest
+from lipspline.paper.experiment import Context, Expectation, Experiment, Outcome, Report, Verdict
+from lipspline.paper.networks import NetworkSpec
+from lipspline.paper.potential import (
+    Options,
+    Training,
+    all_certified,
+    check_cases,
+    in_case,
+    learn,
+    relu_lowest,
+    spread,
+)
+from lipspline.paper.tables import Table, Value
+from lipspline.training.tasks import Sampler, dual_estimate
+
+PairKind = Literal["mixture", "translation", "min-funnel"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The Monte-Carlo estimate of [wasserstein] with the learned potential: `runs` times on fresh samples."""
+
+    samples: Count
+    runs: Count
+
+
+@dataclass(frozen=True)
+class Known:
+    """Pairs whose distance is known, beyond the paper: a mixture, and its samples moved.
+
+    Args:
+        kinds: "translation" by one vector, or "min-funnel" along the rays of a known optimal potential.
+        distance: the length of the moves over the dimension.
+        funnels: number of centres the rays run to.
+    """
+
+    kinds: Several[Literal["translation", "min-funnel"]]
+    dimensions: Several[Count]
+    distance: Positive
+    funnels: Count
+
+
+@dataclass(frozen=True)
+class Check:
+    """A comparison with exact discrete optimal transport on `samples` samples, for one network."""
+
+    dimension: Count
+    network: str
+    samples: Count
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What [tab:wasserstein_bigaussian] compares, and the pairs with a known distance."""
+
+    dimensions: Several[Count]
+    pair_seed: Natural
+    training: Training
+    estimate: Estimate
+    networks: dict[str, NetworkSpec]
+    known: Known
+    check: Check
+    options: Options = field(default_factory=dict)
+
+    def __post_init__(self):
+        check_cases(self.options, self.networks)
+        if self.check.network not in self.networks:
+            raise ValueError(f"check.network is {self.check.network!r}; {nearest(self.check.network, self.networks)}")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two distributions in dimension `dimension`, fixed by `seed`; all but a mixture have a known distance."""
+
+    kind: PairKind
+    dimension: int
+    seed: int
+    distance: float = 0.0
+    funnels: int = 0
+
+
+@dataclass(frozen=True)
+class Job:
+    """One network, trained as the potential of one pair."""
+
+    network: str
+    spec: NetworkSpec
+    pair: Pair
+    training: Training
+    estimate: Estimate
+    discrete: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.pair.kind}-{self.pair.dimension}-{self.network}"
+
+    @property
+    def steps(self) -> int:
+        return self.training.steps
+
+
+def mixtures(pair: Pair) -> tuple[Mixture, Mixture]:
+    """The two random mixtures of a pair [sec:EvalExp]."""
+    stream = generator(pair.seed, "mixtures", pair.dimension)
+    return random_mixture(pair.dimension, stream), random_mixture(pair.dimension, stream)
+
+
+def mover(pair: Pair) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """How samples `(B, N)` of the first distribution move to the second: their images, and the lengths `(B,)`.
+
+    The moves are an optimal plan, so the distance of samples and images is exactly the mean length.
+    """
+    stream = generator(pair.seed, pair.kind, pair.dimension)
+    length = pair.distance * pair.dimension
+    if pair.kind == "translation":
+        direction = randn(pair.dimension, generator=stream)
+        shift = length * direction / direction.norm()
+        return lambda x: (x + shift, shift.norm().expand(len(x)))
+    centres = mixtures(pair)[1].sample(pair.funnels, stream)
+    heights = length * rand(pair.funnels, generator=stream)
+    return lambda x: push_along_rays(x, centres, heights, length)
+
+
+def sampler(pair: Pair) -> Sampler:
+    """Independent samples of both distributions."""
+    first, second = mixtures(pair)
+    if pair.kind == "mixture":
+        return lambda count, generator: (first.sample(count, generator), second.sample(count, generator))
+    move = mover(pair)
+    return lambda count, generator: (first.sample(count, generator), move(first.sample(count, generator))[0])
+
+
+def jobs(settings: Settings) -> list[Job]:
+    """The paper's pairs, those with a known distance, and the small ones for discrete transport."""
+    known, check = settings.known, settings.check
+    seed = settings.pair_seed
+    pairs = [Pair("mixture", dimension, seed) for dimension in settings.dimensions]
+    pairs += [
+        Pair(kind, dimension, seed, known.distance, known.funnels)
+        for kind in known.kinds
+        for dimension in known.dimensions
+    ]
+    small = [Pair("mixture", check.dimension, seed)]
+    small += [Pair(kind, check.dimension, seed, known.distance, known.funnels) for kind in known.kinds]
+    return [
+        *(_job(settings, name, pair) for pair in pairs for name in settings.networks),
+        *(replace(_job(settings, check.network, pair), discrete=check.samples) for pair in small),
+    ]
+
+
+def _job(settings: Settings, name: str, pair: Pair) -> Job:
+    spec = in_case(settings.networks[name], settings.options, str(pair.dimension), name)
+    return Job(name, spec, pair, settings.training, settings.estimate)
+
+
+def run(job: Job, context: Context) -> Outcome:
+    """Train a potential, certify it, and estimate the distance with it."""
+    dimension = job.pair.dimension
+    potential = learn(job, job.spec, dimension, sampler(job.pair), job.training, context, context.seed)
+    numbers = {"certificate": potential.certificate, **_estimates(job, potential.network, context.seed)}
+    return Outcome(numbers, potential.evidence.seconds)
+
+
+def _estimates(job: Job, potential: nn.Module, seed: int) -> dict[str, Any]:
+    """Estimates on fresh samples, with the truth where it is known.
+
+    Where it is, the second samples are the first ones moved: then the estimate of a 1-Lipschitz potential is below
+    the mean length for these very samples, not only in expectation.
+    """
+    streams = [generator(seed, "estimate", number) for number in range(job.estimate.runs)]
+    if job.pair.kind == "mixture":
+        draw = sampler(job.pair)
+        values = [dual_estimate(potential, *draw(job.estimate.samples, stream)) for stream in streams]
+        numbers: dict[str, Any] = {"estimates": values}
+    else:
+        first, move = mixtures(job.pair)[0], mover(job.pair)
+        samples = [first.sample(job.estimate.samples, stream) for stream in streams]
+        images = [move(x) for x in samples]
+        values = [dual_estimate(potential, x, y) for x, (y, _) in zip(samples, images, strict=True)]
+        numbers = {"estimates": values, "truths": [length.double().mean().item() for _, length in images]}
+    return numbers | (_discrete(job, potential, seed) if job.discrete else {})
+
+
+def _discrete(job: Job, potential: nn.Module, seed: int) -> dict[str, float]:
+    """The exact distance of a few samples, and the estimate on them, which weak duality puts below it."""
+    x, y = sampler(job.pair)(job.discrete, generator(seed, "discrete"))
+    return {"discrete": discrete_w1(x, y), "discrete_estimate": dual_estimate(potential, x, y)}
+
+
+def report(settings: Settings, outcomes: Mapping[str, Outcome], expect: Expectation) -> Report:
+    """The paper's table, the relative errors on the known pairs, and the comparison with discrete transport."""
+    every = jobs(settings)
+    results = {(job.pair.kind, str(job.pair.dimension), job.network): outcomes[job.name].numbers for job in every}
+    estimates = _by_row(
+        {(n, name): spread(r["estimates"]) for (kind, n, name), r in results.items() if kind == "mixture"},
+        [str(dimension) for dimension in settings.dimensions],
+    )
+    errors = {
+        kind: _by_row(
+            {(n, name): (_error(r),) for (of, n, name), r in results.items() if of == kind},
+            [str(dimension) for dimension in settings.known.dimensions],
+        )
+        for kind in settings.known.kinds
+    }
+    discrete = {
+        job.name: {key: (outcomes[job.name].numbers[key],) for key in ("discrete", "discrete_estimate")}
+        for job in every
+        if job.discrete
+    }
+    tables = (
+        Table("Estimated W1 of Gaussian mixtures", "N", estimates, expect.tables.get("mixtures", {}), best="max"),
+        *(Table(f"Relative error, {kind}", "N", rows, best="min", digits=".2%") for kind, rows in errors.items()),
+        Table("Discrete optimal transport on samples, and the estimate on them", "pair", discrete),
+    )
+    drawn = {
+        kind: {row: {name: value[0] for name, value in values.items()} for row, values in rows.items()}
+        for kind, rows in errors.items()
+    }
+    return Report(
+        tables,
+        _verdicts(estimates, errors, outcomes),
+        {"errors": lambda: figures.lines(drawn, "N", "relative error of W1", log=True)},
+    )
+
+
+def _error(numbers: Mapping[str, Any]) -> float:
+    """How much of the known distance the estimates miss."""
+    return 1 - statistics.fmean(numbers["estimates"]) / statistics.fmean(numbers["truths"])
+
+
+def _verdicts(estimates: Any, errors: Any, outcomes: Mapping[str, Outcome]) -> dict[str, Verdict]:
+    gaps = [
+        estimate - truth
+        for outcome in outcomes.values()
+        for estimate, truth in zip(outcome.numbers["estimates"], outcome.numbers.get("truths", ()), strict=False)
+    ]
+    best = [min(values.values())[0] for rows in errors.values() for n, values in rows.items() if int(n) <= 10]
+    above, missed = max(gaps, default=0.0), max(best, default=0.0)
+    return {
+        "relu-lowest": relu_lowest(estimates),
+        "below-truth": Verdict(above <= 1e-4, f"largest estimate minus truth {above:.1e}"),
+        "best-within-5-percent": Verdict(missed <= 0.05, f"largest error of a best estimate {missed:.2%}"),
+        "certified": all_certified(outcomes),
+    }
+
+
+def _by_row(cells: Mapping[tuple[str, str], Value], rows: list[str]) -> dict[str, dict[str, Value]]:
+    return {row: {name: value for (of, name), value in cells.items() if of == row} for row in rows}
+
+
+EXPERIMENT = Experiment(
+    Settings,
+    ("relu-lowest", "below-truth", "best-within-5-percent", "certified"),
+    jobs,
+    run,
+    report,
+)

@@ -1,0 +1,309 @@
+"""Wasserstein GANs for digits: one generator, six activations in the critic, scored by a classifier [sec:WGAN]."""
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from lipspline._infra import randomness
+from lipspline.certification.proof import certify
+from lipspline.formats import mnist
+from lipspline.functional.transport import dual_gap
+from lipspline.networks.export import plain
+from lipspline.networks.gan import critic, digit_classifier, generator
+from lipspline.paper import figures
+from lipspline.paper.config import Amount, Count, Positive, to_json
+from lipspline.paper.experiment import Context, Expectation, Experiment, Outcome, Report, Verdict
+from lipspline.paper.networks import Activation, check_options
+from lipspline.paper.tables import Table
+from lipspline.training.loop import Plan, fit
+from lipspline.training.optim import Player
+from lipspline.training.schedules import cosine
+from lipspline.training.tasks import Pairs, WassersteinGAN, classification
+
+digits = functools.lru_cache(maxsize=2)(mnist.load)
+"""The digits of `mnist.load`, read once a process."""
+
+BETAS = (0.5, 0.999)
+DRAWN = 64
+GENERATOR = "generator.safetensors"
+
+
+@dataclass(frozen=True)
+class GeneratorSpec:
+    """The generator: size of the latent vectors, width, channels of the coarse and the fine feature maps."""
+
+    latent: Count
+    width: Count
+    coarse: Count
+    fine: Count
+
+    def build(self) -> nn.Sequential:
+        """An untrained generator."""
+        return generator(self.latent, width=self.width, channels=(self.coarse, self.fine))
+
+
+@dataclass(frozen=True)
+class CriticSpec:
+    """The critic: channels of the fine and the coarse feature maps, width of the dense layer."""
+
+    fine: Count
+    coarse: Count
+    width: Count
+
+
+@dataclass(frozen=True)
+class ActivationSpec:
+    """An activation of the critic, its options and λ."""
+
+    activation: Activation
+    options: dict[str, Any] = field(default_factory=dict)
+    tv2_weight: Amount = 0.0
+
+    def __post_init__(self):
+        check_options(self.activation, self.options)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the two players are trained; `images` of the training set are used."""
+
+    images: Count
+    epochs: Count
+    batch: Count
+    critic_steps: Count
+    critic_lr: Positive
+    generator_lr: Positive
+
+    @property
+    def steps(self) -> int:
+        """Updates of the generator: an epoch shows every image to the critic once."""
+        return max(1, self.epochs * self.images // (self.batch * self.critic_steps))
+
+
+@dataclass(frozen=True)
+class ClassifierSpec:
+    """The classifier that scores the digits, trained on `images` of the training set."""
+
+    images: Count
+    epochs: Count
+    batch: Count
+    lr: Positive
+
+    @property
+    def steps(self) -> int:
+        """Updates of the classifier."""
+        return max(1, self.epochs * self.images // self.batch)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What [tab:inception_scores] compares."""
+
+    training: Training
+    generator: GeneratorSpec
+    critic: CriticSpec
+    networks: dict[str, ActivationSpec]
+    classifier: ClassifierSpec
+    score_samples: Count
+
+
+@dataclass(frozen=True)
+class ClassifierJob:
+    """Train the classifier."""
+
+    classifier: ClassifierSpec
+    name: str = "classifier"
+
+    @property
+    def steps(self) -> int:
+        return self.classifier.steps
+
+
+@dataclass(frozen=True)
+class Job:
+    """Train one GAN and score its digits."""
+
+    name: str
+    activation: ActivationSpec
+    generator: GeneratorSpec
+    critic: CriticSpec
+    training: Training
+    score_samples: int
+
+    @property
+    def steps(self) -> int:
+        return self.training.steps
+
+
+def inception_score(probabilities: Tensor) -> float:
+    r"""How sure a classifier is of each sample and how evenly the samples fill the classes, in [1, classes] [sec:WGAN].
+
+    .. math:: \exp\, \mathbb{E}_x\, \mathrm{KL}\big(p(y | x)\, \|\, \mathbb{E}_x p(y | x)\big)
+
+    Args:
+        probabilities: `(B, classes)`.
+
+    Example:
+        >>> inception_score(torch.eye(10)), inception_score(torch.full((5, 10), 0.1))
+        (10.0, 1.0)
+    """
+    p = probabilities.double()
+    divergence = (torch.special.xlogy(p, p) - torch.special.xlogy(p, p.mean(dim=0))).sum(dim=1)
+    return round(divergence.mean().exp().item(), 12)
+
+
+def jobs(settings: Settings) -> list[ClassifierJob | Job]:
+    """The classifier first, then a GAN for each activation."""
+    return [
+        ClassifierJob(settings.classifier),
+        *(
+            Job(name, spec, settings.generator, settings.critic, settings.training, settings.score_samples)
+            for name, spec in settings.networks.items()
+        ),
+    ]
+
+
+def needs(job: ClassifierJob | Job) -> tuple[str, ...]:
+    """A GAN is scored by the classifier."""
+    return () if isinstance(job, ClassifierJob) else ("classifier",)
+
+
+def run(job: ClassifierJob | Job, context: Context) -> Outcome:
+    """Train the classifier, or one GAN."""
+    return _run_classifier(job, context) if isinstance(job, ClassifierJob) else _run_gan(job, context)
+
+
+def _run_classifier(job: ClassifierJob, context: Context) -> Outcome:
+    model = _seeded(context.seed, digit_classifier)
+    training, test = (digits(part, context.data) for part in ("train", "test"))
+    spec = job.classifier
+    pairs = Pairs(training.images[: spec.images], training.labels[: spec.images])
+    task = classification(model, pairs, Pairs(*test), batch=spec.batch, lr=spec.lr, seed=context.seed)
+    plan = Plan(job.steps, schedule=cosine, log_every=max(1, job.steps // 100), checkpoint_every=max(1, job.steps // 4))
+    watching = context.observers(lambda: model)
+    evidence = fit(task, plan, folder=context.folder, config=to_json(job), observers=watching)
+    save_file(model.state_dict(), context.folder / "classifier.safetensors")
+    return Outcome({"accuracy": evidence.metrics["accuracy"]}, evidence.seconds)
+
+
+def _run_gan(job: Job, context: Context) -> Outcome:
+    training, options = job.training, job.activation
+    images = digits("train", context.data).images[: training.images]
+    generate = _seeded(context.seed, job.generator.build)
+    judge = _seeded(
+        context.seed,
+        lambda: critic(
+            options.activation,
+            channels=(job.critic.fine, job.critic.coarse),
+            width=job.critic.width,
+            activation_options=options.options,
+        ),
+    )
+    task = WassersteinGAN(
+        Player(judge, training.critic_lr, BETAS),
+        Player(generate, training.generator_lr, BETAS),
+        images,
+        job.generator.latent,
+        score=dict,
+        batch=training.batch,
+        critic_steps=training.critic_steps,
+        tv2_weight=options.tv2_weight,
+        seed=context.seed,
+    )
+    plan = Plan(job.steps, log_every=max(1, job.steps // 100), checkpoint_every=max(1, job.steps // 10))
+    evidence = fit(task, plan, folder=context.folder, config=to_json(job), observers=context.observers(lambda: judge))
+    save_file(generate.state_dict(), context.folder / GENERATOR)
+    latent = torch.randn(job.score_samples, job.generator.latent, generator=randomness.generator(context.seed, "score"))
+    fake = sample(generate, latent)
+    potential = plain(judge)
+    with torch.no_grad():
+        gap = dual_gap(potential(images[: len(fake)]), potential(fake)).item()
+    numbers = {
+        "inception_score": inception_score(_probabilities(context, fake)),
+        "certificate": certify(potential, steps=0).upper,
+        "w1": gap,
+    }
+    return Outcome(numbers, evidence.seconds, {"digits": _bytes(fake[:DRAWN])})
+
+
+@torch.no_grad()
+def sample(generate: nn.Module, latent: Tensor, chunk: int = 500) -> Tensor:
+    """Images `(B, 1, 28, 28)` of a generator in evaluation mode."""
+    return torch.cat([generate.eval()(part) for part in latent.split(chunk)])
+
+
+def trained_generator(run: Path, recipe: str, network: str) -> tuple[nn.Module, int]:
+    """The generator that a run of a GAN recipe has left in its folder, and the size of its latent vectors."""
+    outcome, weights = run / f"{network}.json", run / network / GENERATOR
+    if not (outcome.is_file() and weights.is_file()):
+        raise FileNotFoundError(
+            f"There is no trained generator {weights}. Make it first, with the same options as this command: "
+            f"lipspline reproduce {recipe}"
+        )
+    spec = GeneratorSpec(**json.loads(outcome.read_text())["job"]["generator"])
+    generate = spec.build()
+    generate.load_state_dict(load_file(weights))
+    return generate.eval().requires_grad_(False), spec.latent
+
+
+@torch.no_grad()
+def _probabilities(context: Context, images: Tensor) -> Tensor:
+    """What the classifier of this run thinks of images, `(B, 10)`."""
+    model = digit_classifier()
+    model.load_state_dict(load_file(context.folder.parent / "classifier" / "classifier.safetensors"))
+    return torch.cat([model.eval()(part).softmax(dim=1) for part in images.split(1000)])
+
+
+def _seeded(seed: int, build: Callable[[], nn.Sequential]) -> nn.Sequential:
+    """A network whose random start depends on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()
+
+
+def _bytes(images: Tensor) -> list[list[int]]:
+    """Images as 8-bit values, a list each."""
+    return (images.flatten(1) * 255).round().int().tolist()
+
+
+def report(settings: Settings, outcomes: Mapping[str, Outcome], expect: Expectation) -> Report:
+    """The scores [tab:inception_scores] and the digits [fig:gan_samples]."""
+    scores = {name: (outcomes[name].numbers["inception_score"],) for name in settings.networks}
+    tables = (
+        Table(
+            "Inception score (by our classifier, so the level is not the paper's)",
+            "",
+            {"score": scores},
+            expect.tables.get("scores", {}),
+            best="max",
+            digits=".2f",
+        ),
+    )
+    grids = {
+        f"{name} ({scores[name][0]:.2f})": torch.tensor(outcomes[name].drawing["digits"]).view(-1, 28, 28) / 255
+        for name in settings.networks
+    }
+    return Report(tables, _verdicts(scores, outcomes), {"digits": lambda: figures.digit_grids(grids)})
+
+
+def _verdicts(scores: Mapping[str, tuple[float, ...]], outcomes: Mapping[str, Outcome]) -> dict[str, Verdict]:
+    ranked = sorted(scores, key=lambda name: scores[name], reverse=True)
+    accuracy = outcomes["classifier"].numbers["accuracy"]
+    largest = max(outcomes[name].numbers["certificate"] for name in scores)
+    order = " > ".join(ranked)
+    return {
+        "relu-lowest": Verdict(ranked[-1] == "relu", order),
+        "lls-best": Verdict(ranked[0] == "lls", order),
+        "classifier": Verdict(accuracy >= 0.99, f"test accuracy {accuracy:.2%}"),
+        "certified": Verdict(largest <= 1 + 1e-5, f"largest certificate {largest:.9f}"),
+    }
+
+
+EXPERIMENT = Experiment(Settings, ("relu-lowest", "lls-best", "classifier", "certified"), jobs, run, report, needs)

@@ -1,0 +1,78 @@
+"""Certificates as text and JSON, and their arithmetic, rounded outward."""
+
+import json
+import math
+import re
+
+import pytest
+from torch import nn
+
+from lipspline.certification.proof import Certificate, LayerBound, add_up, certify, multiply_up
+from lipspline.nn import (
+    Scaled,
+)
+
+
+def test_products_and_sums_are_rounded_upward():
+    """Never below the exact value, and within a few units in the last place."""
+    from fractions import Fraction
+
+    factors = [0.1, 1.0, 3.3, 0.7, 1.0000001, 5e-3]
+    exact = math.prod(map(Fraction, factors))
+    assert exact <= Fraction(multiply_up(*factors)) <= exact * (1 + Fraction(1, 10**14))
+    exact = sum(map(Fraction, factors))
+    assert exact <= Fraction(add_up(*factors)) <= exact * (1 + Fraction(1, 10**14))
+
+
+def test_ones_and_single_factors_are_exact():
+    """A network of 1-Lipschitz layers is certified 1, not 1 + 1e-16."""
+    assert multiply_up() == multiply_up(1.0, 1.0, 1.0) == 1.0
+    assert multiply_up(1.0, 0.3, 1.0) == 0.3
+    assert add_up() == add_up(0.0) == 0.0
+    assert add_up(0.0, 0.3) == 0.3
+
+
+def test_json_holds_everything():
+    """Read back by any program."""
+    certificate = certify(nn.Sequential(Scaled(2.0), nn.ReLU()), input_shape=(2,))
+    document = json.loads(certificate.to_json())
+    assert document == {
+        "upper": 2.0,
+        "layers": [
+            {"name": "0", "kind": "Scaled", "rule": "absolute factor", "upper": 2.0},
+            {"name": "1", "kind": "ReLU", "rule": "slopes between 0 and 1", "upper": 1.0},
+        ],
+        "lower": certificate.lower,
+    }
+
+
+def test_the_table_says_which_rule_gave_each_factor():
+    """What print(certificate) shows, line by line."""
+    text = str(Certificate(2.0, (LayerBound("0", "Scaled", "absolute factor", 2.0),), 1.5))
+    assert text.splitlines() == [
+        "layer  kind    bound        rule",
+        "-" * len("0      Scaled  2.000000000  absolute factor"),
+        "0      Scaled  2.000000000  absolute factor",
+        "",
+        "Lipschitz constant <= 2.000000000   (largest ratio seen: 1.500000000)",
+    ]
+    assert str(Certificate(2.0, ())).endswith("(largest ratio seen: not measured)")
+
+
+def test_the_table_never_prints_less_than_the_bound():
+    """A printed bound is read as a bound: 1 + 4e-10 is not 1.000000000."""
+    value = 1 + 4e-10
+    text = str(Certificate(value, (LayerBound("0", "Linear", "largest singular value", value),)))
+    printed = [float(number) for number in re.findall(r"\d\.\d+", text)]
+    assert len(printed) == 2
+    assert min(printed) >= value
+
+
+def test_the_input_shape_may_come_with_a_batch():
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Conv2d(3, 1, 3))
+    assert certify(model, (2, 9, 9)).lower == certify(model, (5, 2, 9, 9)).lower
+
+
+def test_an_input_shape_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="does not take inputs of shape"):
+        certify(nn.Linear(3, 2), (4,))

@@ -1,0 +1,216 @@
+"""DICOM, written and read by pydicom."""
+
+import nibabel
+import numpy as np
+import pydicom
+import pytest
+import torch
+
+import sample_files
+from lipspline.formats import dicom, nifti
+from lipspline.formats.guard import FileError
+from lipspline.formats.volume import Volume
+
+HOUNSFIELD = np.rint(1000 * sample_files.images() + 24) - 1024
+
+
+def save(path, image):
+    image.save_as(path, enforce_file_format=True)
+    return path
+
+
+def test_one_file_is_read_in_hounsfield_units(tmp_path):
+    volume = dicom.read(sample_files.write_dicom(tmp_path / "s.dcm"))
+    assert np.array_equal(volume.slices.numpy(), HOUNSFIELD[:1].astype(np.float32))
+    assert volume.unit == "hounsfield"
+    assert volume.identity["PatientName"] == "Doe^J"
+
+
+def test_a_series_is_sorted_by_position_whatever_its_numbers_are(tmp_path):
+    volume = dicom.read(sample_files.write_dicom_series(tmp_path / "series"))
+    assert np.array_equal(volume.slices.numpy(), HOUNSFIELD[::-1].astype(np.float32))
+    assert volume.voxel == pytest.approx((0.8, 0.7, 3.0))
+
+
+def test_pixels_lie_where_dicom_says(tmp_path):
+    """The formula of the standard: position + column * spacing[1] * X + row * spacing[0] * Y, L and P positive."""
+    volume = dicom.read(sample_files.write_dicom_series(tmp_path / "series"), slice(1, 3))
+    assert volume.affine is not None
+    there = volume.affine @ torch.tensor([2.0, 5, 1, 1], dtype=torch.float64)
+    left, posterior, head = 10 + 2 * 0.8, 20 + 5 * 0.7, 30.0
+    assert there[:3].tolist() == pytest.approx([-left, -posterior, head])
+
+
+def test_slices_of_a_turned_series_are_sorted_along_their_normal(tmp_path):
+    folder = tmp_path / "sagittal"
+    folder.mkdir()
+    for number in range(3):
+        image = sample_files.dicom_image(number)
+        image.ImageOrientationPatient = [0, 1, 0, 0, 0, -1]  # normal to the right: L falls
+        image.ImagePositionPatient = [4 * number, 0, 0]
+        save(folder / f"{number}.dcm", image)
+    volume = dicom.read(folder)
+    assert np.array_equal(volume.slices.numpy(), HOUNSFIELD[::-1].astype(np.float32))
+    assert volume.affine is not None
+    assert volume.affine[:3, 2].tolist() == pytest.approx([4, 0, 0])
+
+
+def test_frames_of_one_file_are_slices(tmp_path):
+    image = sample_files.dicom_image(0)
+    image.NumberOfFrames = 3
+    image.PixelData = np.rint(1000 * sample_files.images() + 24).astype("<u2").tobytes()
+    for name in ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"):
+        delattr(image, name)
+    measures, orientation = pydicom.Dataset(), pydicom.Dataset()
+    measures.PixelSpacing, orientation.ImageOrientationPatient = [0.7, 0.8], [1, 0, 0, 0, 1, 0]
+    shared = pydicom.Dataset()
+    shared.PixelMeasuresSequence, shared.PlaneOrientationSequence = [measures], [orientation]
+    image.SharedFunctionalGroupsSequence, image.PerFrameFunctionalGroupsSequence = [shared], []
+    for number in range(3):
+        position, group = pydicom.Dataset(), pydicom.Dataset()
+        position.ImagePositionPatient = [0, 0, 5 * number]
+        group.PlanePositionSequence = [position]
+        image.PerFrameFunctionalGroupsSequence.append(group)
+    volume = dicom.read(save(tmp_path / "m.dcm", image))
+    assert np.array_equal(volume.slices.numpy(), HOUNSFIELD.astype(np.float32))
+    assert volume.voxel == pytest.approx((0.8, 0.7, 5.0))
+
+
+def as_jpeg(image):
+    """Pixels that claim to be compressed in a way that they are not."""
+    image.file_meta.TransferSyntaxUID = pydicom.uid.JPEGLSLossless
+    image.PixelData = pydicom.encaps.encapsulate([b"no picture"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda i: delattr(i, "PixelData"), "without pixels"),
+        (lambda i: setattr(i, "Rows", 0), "without pixels"),
+        (lambda i: i.update({"Rows": 65535, "Columns": 65535, "NumberOfFrames": 10**6}), "GB"),
+        (lambda i: setattr(i, "SamplesPerPixel", 3), "colour"),
+        (lambda i: setattr(i, "PixelData", b"\0\0"), "damaged"),
+        (lambda i: setattr(i, "BitsAllocated", 7), "damaged"),
+        (lambda i: as_jpeg(i), "damaged"),
+        (lambda i: setattr(i, "RescaleSlope", 1e308), "NaN|damaged"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(change, message, tmp_path):
+    path = sample_files.write_dicom(tmp_path / "s.dcm")
+    image = pydicom.dcmread(path)
+    change(image)
+    with pytest.raises(FileError, match=message) as caught:
+        dicom.read(save(path, image))
+    assert "s.dcm" in str(caught.value)
+
+
+def test_a_deflated_file_is_refused_unread(tmp_path):
+    image = sample_files.dicom_image(0)
+    image.file_meta.TransferSyntaxUID = pydicom.uid.DeflatedExplicitVRLittleEndian
+    with pytest.raises(FileError, match="deflated as a whole"):
+        dicom.read(save(tmp_path / "s.dcm", image))
+
+
+def test_two_series_in_one_folder_are_refused(tmp_path):
+    folder = sample_files.write_dicom_series(tmp_path / "series")
+    image = sample_files.dicom_image(0)
+    image.SeriesInstanceUID = "1.2.99"
+    save(folder / "other.dcm", image)
+    with pytest.raises(FileError, match="2 different series"):
+        dicom.read(folder)
+
+
+def test_other_files_in_the_folder_are_passed_over_and_no_files_are_an_error(tmp_path):
+    folder = sample_files.write_dicom_series(tmp_path / "series")
+    (folder / "notes.txt").write_text("not an image")
+    assert len(dicom.read(folder).slices) == 3
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="holds no DICOM file"):
+        dicom.read(tmp_path / "empty")
+
+
+# Writing
+
+
+def volume_with_place(unit="hounsfield", **identity) -> Volume:
+    turn, _ = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64))
+    affine = torch.eye(4, dtype=torch.float64)
+    affine[:3, :3] = turn * torch.tensor([0.8, 0.7, 3.0], dtype=torch.float64)
+    affine[:3, 3] = torch.tensor([-31.5, 12.25, 100])
+    return Volume(1000 * torch.randn(3, 6, 5), affine, unit, identity)
+
+
+def test_a_series_comes_back_as_it_was_written(tmp_path):
+    volume = volume_with_place(PatientID="7", StudyInstanceUID="1.2.30")
+    dicom.write(tmp_path / "out", volume, modality="CT", description="test")
+    result = dicom.read(tmp_path / "out")
+    span = float(volume.slices.max() - volume.slices.min())
+    ascending = torch.linalg.det(volume.affine[:3, :3]) > 0  # type: ignore[index]
+    slices = volume.slices if ascending else volume.slices.flip(0)
+    torch.testing.assert_close(result.slices, slices, atol=0.51 * span / 65534, rtol=0)
+    corner = torch.tensor([1.0, 2, 1, 1], dtype=torch.float64)
+    assert result.affine is not None
+    assert volume.affine is not None
+    torch.testing.assert_close(result.affine @ corner, volume.affine @ corner, atol=1e-4, rtol=0)
+    assert (result.unit, result.identity["PatientID"]) == ("hounsfield", "7")
+
+
+def test_dicom_and_nifti_agree_on_where_voxels_lie(tmp_path):
+    volume = dicom.read(sample_files.write_dicom_series(tmp_path / "series"))
+    nifti.write(tmp_path / "v.nii", volume)
+    image = nibabel.load(tmp_path / "v.nii")
+    assert image.affine @ [2, 5, 1, 1] == pytest.approx([-(10 + 1.6), -(20 + 3.5), 27, 1])
+
+
+def test_the_file_is_a_derived_secondary_capture_with_new_identifiers_and_nothing_invented(tmp_path):
+    source = sample_files.dicom_image(0)
+    volume = dicom.read(save(tmp_path / "s.dcm", source))
+    dicom.write(tmp_path / "out.dcm", volume, modality="CT", description="test")
+    image = pydicom.dcmread(tmp_path / "out.dcm")
+    assert image.SOPClassUID == pydicom.uid.SecondaryCaptureImageStorage
+    assert list(image.ImageType) == ["DERIVED", "SECONDARY"]
+    assert image.SOPInstanceUID not in (source.SOPInstanceUID, "")
+    assert image.SeriesInstanceUID != source.SeriesInstanceUID
+    assert image.StudyInstanceUID == source.StudyInstanceUID
+    assert len({image.StudyInstanceUID, image.SeriesInstanceUID, image.SOPInstanceUID, image.SOPClassUID}) == 4
+    assert image.file_meta.MediaStorageSOPInstanceUID == image.SOPInstanceUID
+    assert (str(image.PatientName), image.PatientID) == ("Doe^J", "7")
+    assert (image.PatientBirthDate, image.PatientSex, image.StudyDate) == ("", "", "")
+    assert list(image.ImagePositionPatient) == list(source.ImagePositionPatient)
+    assert list(image.PixelSpacing) == list(source.PixelSpacing)
+    assert image.RescaleType == "HU"
+
+
+SECONDARY_CAPTURE_NEEDS = (
+    *("PatientName", "PatientID", "PatientBirthDate", "PatientSex"),
+    *("StudyInstanceUID", "StudyDate", "StudyTime", "ReferringPhysicianName", "StudyID", "AccessionNumber"),
+    *("Modality", "SeriesInstanceUID", "SeriesNumber", "ConversionType", "InstanceNumber"),
+    *("SamplesPerPixel", "PhotometricInterpretation", "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit"),
+    *("PixelRepresentation", "PixelData", "SOPClassUID", "SOPInstanceUID", "RescaleSlope", "RescaleIntercept"),
+)
+
+
+@pytest.mark.parametrize("volume", [volume_with_place(), Volume(torch.rand(1, 4, 4))], ids=["placed", "anywhere"])
+def test_every_attribute_that_the_standard_wants_is_there(volume, tmp_path):
+    """Types 1 and 2 of the modules of a secondary capture; an unknown patient stays empty."""
+    dicom.write(tmp_path / "out", volume, modality="MR", description="test")
+    for path in (tmp_path / "out").iterdir():
+        image = pydicom.dcmread(path)
+        assert not [name for name in SECONDARY_CAPTURE_NEEDS if name not in image]
+        assert (str(image.PatientName), image.PatientID) == ("", "")
+        assert ("ImagePositionPatient" in image) == (volume.affine is not None)
+        assert all(len(str(value)) <= 16 for value in (image.RescaleSlope.original_string, image.RescaleIntercept))
+
+
+def test_a_constant_image_is_written_too(tmp_path):
+    dicom.write(tmp_path / "out.dcm", Volume(torch.full((1, 4, 4), 5.0)), modality="MR", description="test")
+    assert torch.equal(dicom.read(tmp_path / "out.dcm").slices, torch.full((1, 4, 4), 5.0))
+
+
+def test_several_slices_do_not_fit_into_one_file_and_skewed_ones_into_none(tmp_path):
+    with pytest.raises(ValueError, match="holds one slice, but there are 3"):
+        dicom.write(tmp_path / "out.dcm", volume_with_place(), modality="CT", description="test")
+    skewed = torch.eye(4, dtype=torch.float64)
+    skewed[0, 1] = 0.5
+    with pytest.raises(ValueError, match="not at right angles"):
+        dicom.write(tmp_path / "o", Volume(torch.rand(1, 4, 4), skewed), modality="CT", description="test")

@@ -1,0 +1,136 @@
+"""fastMRI's layout: k-space and images as h5py and numpy wrote them, and what is wrong in words."""
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+import sample_files
+from lipspline.formats import fastmri
+from lipspline.formats.guard import FileError
+from lipspline.formats.kspace import Kspace
+from lipspline.formats.volume import Volume
+
+HEADER = """<ismrmrdHeader><encoding><encodedSpace/><reconSpace>
+<matrixSize><x>10</x><y>12</y><z>1</z></matrixSize><fieldOfView_mm><x>20</x><y>36</y><z>4</z></fieldOfView_mm>
+</reconSpace></encoding></ismrmrdHeader>"""
+
+
+def test_multi_coil_kspace_comes_back_with_maps_and_reference(tmp_path):
+    found = fastmri.read_hdf5(sample_files.write_fastmri(tmp_path / "k.h5", maps=True))
+    assert isinstance(found, Kspace)
+    assert np.array_equal(found.data.numpy(), sample_files.multi_coil())
+    assert found.maps is not None
+    assert np.array_equal(found.maps[1].numpy(), sample_files.coil_maps())
+    assert found.reference is not None
+    assert np.array_equal(found.reference.numpy(), sample_files.images()[:, 2:18])
+    assert found.crop == (16, 16)
+    assert found.mask.all()
+
+
+def test_single_coil_kspace_gets_a_coil_dimension(tmp_path):
+    found = fastmri.read_hdf5(sample_files.write_fastmri(tmp_path / "k.h5", coils=False))
+    assert isinstance(found, Kspace)
+    assert np.array_equal(found.data.squeeze(1).numpy(), sample_files.single_coil())
+
+
+def test_the_mask_of_an_undersampled_file_is_used(tmp_path):
+    found = fastmri.read_hdf5(sample_files.write_fastmri(tmp_path / "k.h5", mask=True))
+    assert isinstance(found, Kspace)
+    assert np.array_equal(found.mask.numpy(), sample_files.columns_mask())
+
+
+def test_without_a_mask_zero_columns_are_taken_as_not_measured(tmp_path):
+    kspace = sample_files.multi_coil() * sample_files.columns_mask()
+    found = fastmri.read_hdf5(sample_files.write_hdf5(tmp_path / "k.h5", kspace=kspace))
+    assert isinstance(found, Kspace)
+    assert np.array_equal(found.mask.numpy(), sample_files.columns_mask())
+
+
+def test_only_the_slices_asked_for_are_read(tmp_path):
+    found = fastmri.read_hdf5(sample_files.write_fastmri(tmp_path / "k.h5"), slice(1, 3))
+    assert isinstance(found, Kspace)
+    assert np.array_equal(found.data.numpy(), sample_files.multi_coil()[1:3])
+    assert found.reference is not None
+    assert np.array_equal(found.reference.numpy(), sample_files.images()[1:3, 2:18])
+
+
+def test_the_header_gives_voxels_and_the_size_of_the_images(tmp_path):
+    with h5py.File(tmp_path / "k.h5", "w") as file:
+        file["kspace"], file["ismrmrd_header"] = sample_files.single_coil(), HEADER
+    found = fastmri.read_hdf5(tmp_path / "k.h5", slice(1, 2))
+    assert isinstance(found, Kspace)
+    assert found.crop == (10, 12)
+    assert found.affine is not None
+    expected = torch.tensor([[3.0, 0, 0, 0], [0, 2, 0, 0], [0, 0, 4, 4], [0, 0, 0, 1]], dtype=torch.float64)
+    assert torch.equal(found.affine, expected)
+
+
+@pytest.mark.parametrize("name", ["images.h5", "images.npy"])
+def test_a_file_without_kspace_gives_images(name, tmp_path):
+    path = sample_files.IMAGE_FILES[name](tmp_path / name)
+    found = (fastmri.read_hdf5 if name.endswith("h5") else fastmri.read_numpy)(path)
+    assert isinstance(found, Volume)
+    assert np.array_equal(found.slices.numpy(), sample_files.images())
+
+
+def test_complex_numpy_arrays_are_kspace_under_the_same_names(tmp_path):
+    found = fastmri.read_numpy(sample_files.MRI_FILES["kspace.npz"](tmp_path / "k.npz"))
+    assert isinstance(found, Kspace)
+    assert np.array_equal(found.data.numpy(), sample_files.multi_coil() * sample_files.columns_mask())
+    one = fastmri.read_numpy(sample_files.write_npy(tmp_path / "k.npy", sample_files.single_coil()[0]))
+    assert isinstance(one, Kspace)
+    assert one.data.shape == (1, 1, sample_files.HEIGHT, sample_files.WIDTH)
+
+
+WRONG = {
+    "nothing of use": ({"other": np.zeros(3), "more": np.zeros(3)}, "holds neither 'kspace' nor"),
+    "a row": ({"kspace": np.zeros(3, complex), "x": np.zeros(3)}, r"shape \(3,\); it should be"),
+    "NaN": ({"kspace": np.full((1, 4, 4), np.nan + 0j)}, "NaN or infinite"),
+    "zeros": ({"kspace": np.zeros((1, 4, 4), complex)}, "zero everywhere"),
+    "few references": (
+        {"kspace": np.ones((2, 4, 4), complex), "reconstruction_rss": np.ones((1, 4, 4))},
+        "too few for what else",
+    ),
+    "maps of another size": (
+        {"kspace": np.ones((1, 2, 4, 4), complex), "sensitivity": np.ones((1, 3, 4, 4), complex)},
+        "does not fit the k-space",
+    ),
+    "no slices": ({"kspace": np.zeros((0, 4, 4), complex)}, r"has 0 slice\(s\)"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("ending", ["h5", "npz"])
+def test_what_is_wrong_is_said_in_one_sentence(case, ending, tmp_path):
+    arrays, message = WRONG[case]
+    path = tmp_path / f"k.{ending}"
+    if ending == "npz":
+        np.savez(path, **arrays)
+    else:
+        with h5py.File(path, "w") as file:
+            for name, array in arrays.items():
+                file[name] = array
+    with pytest.raises(FileError, match=message) as caught:
+        (fastmri.read_hdf5 if ending == "h5" else fastmri.read_numpy)(path)
+    assert str(path) in str(caught.value)
+
+
+def test_hdf5_files_do_not_lead_elsewhere(tmp_path):
+    """Links to other files, arrays stored in other files, text, and absurd sizes are refused."""
+    secret = sample_files.write_fastmri(tmp_path / "secret.h5")
+    layout = h5py.VirtualLayout(shape=(1, 4, 4), dtype=np.complex64)
+    layout[0] = h5py.VirtualSource(secret, "kspace", shape=(4, 4))
+    makers = {
+        "link": lambda file: file.__setitem__("kspace", h5py.ExternalLink(str(secret), "kspace")),
+        "in other files": lambda file: file.create_virtual_dataset("kspace", layout),
+        "not numbers": lambda file: file.__setitem__("kspace", "text"),
+        "is not an array": lambda file: file.create_group("kspace"),
+        "GB": lambda file: file.create_dataset("kspace", (10**6, 10**4, 10**4), "c8", chunks=(1, 10, 10)),
+        "pieces of": lambda file: file.create_dataset("kspace", (1, 10**5, 10**5), "c8", chunks=(1, 2 * 10**4, 10**4)),
+    }
+    for message, make in makers.items():
+        with h5py.File(tmp_path / "odd.h5", "w") as file:
+            make(file)
+        with pytest.raises(FileError, match=message):
+            fastmri.read_hdf5(tmp_path / "odd.h5")

@@ -1,0 +1,235 @@
+"""Image files without their noise: every kind of pixels, tiles, and one sentence for everything that cannot be."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lipspline import cli
+from lipspline.formats import images
+from lipspline.imaging.denoise import denoise_file
+from lipspline.models import load, save
+from lipspline.networks import denoiser, mlp
+from lipspline.networks.rescale import serving
+from lipspline.priors.zoo import available
+
+RNG = np.random.default_rng(0)
+
+
+def a_denoiser(**options):
+    """A small network that is not the identity."""
+    torch.manual_seed(0)
+    model = denoiser(channels=4, depth=3, **options)
+    for layer in model:
+        if isinstance(layer, nn.Conv2d):
+            layer.bias.data.normal_(std=0.05)
+    return model
+
+
+@pytest.fixture
+def weights(tmp_path):
+    path = tmp_path / "net.safetensors"
+    save(a_denoiser(), path, {"noise": 15})
+    return path
+
+
+def noisy(dtype, *shape) -> np.ndarray:
+    """A ramp with noise 15."""
+    ramp = np.linspace(0.2, 0.8, shape[1])[None, :, None] if len(shape) == 3 else np.linspace(0.2, 0.8, shape[1])
+    values = np.broadcast_to(ramp, shape) + RNG.normal(0, 15 / 255, shape)
+    if np.issubdtype(dtype, np.integer):
+        return np.rint(values.clip(0, 1) * np.iinfo(dtype).max).astype(dtype)
+    return values.astype(dtype)
+
+
+def expected(path, plane: np.ndarray, noise: float) -> np.ndarray:
+    """The network applied to one plane in [0, 1], untiled, at a noise level."""
+    x = torch.from_numpy(plane.astype(np.float32))[None, None]
+    with torch.no_grad():
+        return serving(load(path), 15, noise)(x)[0, 0].double().numpy()
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".npy"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32, np.float64])
+@pytest.mark.parametrize("channels", [None, 2, 3, 4])
+def test_the_result_has_the_pixels_of_the_input_without_noise(tmp_path, weights, suffix, dtype, channels):
+    """Channel by channel; transparency is untouched."""
+    if suffix == ".png" and np.issubdtype(dtype, np.floating):
+        pytest.skip("PNG holds no floats")
+    image = noisy(dtype, 24, 30) if channels is None else noisy(dtype, 24, 30, channels)
+    source, target = tmp_path / f"in{suffix}", tmp_path / f"out{suffix}"
+    images.write(source, image)
+    denoise_file(source, target, noise=15, model=str(weights))
+    result = images.read(target)
+    assert result.dtype == image.dtype
+    assert result.shape == image.shape
+    white = np.iinfo(dtype).max if np.issubdtype(dtype, np.integer) else 1.0
+    colours = {None: 1, 2: 1, 3: 3, 4: 3}[channels]
+    planes = [image] if channels is None else [image[..., i] for i in range(colours)]
+    results = [result] if channels is None else [result[..., i] for i in range(colours)]
+    for plane, ours in zip(planes, results, strict=True):
+        wanted = expected(weights, plane / white, 15)
+        wanted = np.rint(wanted.clip(0, 1) * white) if white > 1 else wanted
+        np.testing.assert_allclose(ours, wanted, atol=1 if white > 1 else 1e-6)
+    if channels in (2, 4):
+        assert np.array_equal(result[..., -1], image[..., -1])
+
+
+@pytest.mark.parametrize("noise", [5, 22.5])
+def test_other_noise_levels_are_served_too(tmp_path, weights, noise):
+    """[sec:exp_pnp]: `c D(x / c)` for c the ratio of the levels, with the same certificate."""
+    image = noisy(np.float32, 24, 30)
+    images.write(tmp_path / "in.npy", image)
+    done = denoise_file(tmp_path / "in.npy", tmp_path / "out.npy", noise=noise, model=str(weights))
+    np.testing.assert_allclose(images.read(tmp_path / "out.npy"), expected(weights, image, noise), atol=2e-6)
+    assert done.lipschitz <= 1
+    assert done.trained_noise == 15
+
+
+def test_the_noise_is_estimated_where_it_is_not_given(tmp_path, weights):
+    images.write(tmp_path / "in.png", noisy(np.uint8, 200, 240, 3))
+    done = denoise_file(tmp_path / "in.png", tmp_path / "out.png", model=str(weights))
+    assert done.estimated
+    assert done.noise == pytest.approx(15, rel=0.05)
+
+
+def test_white_can_be_another_value(tmp_path, weights):
+    """12 bits in 16, or floats up to 255: what is denoised is the same picture."""
+    picture = noisy(np.float64, 24, 30).clip(0, 1)
+    for name, image, white in (("a", np.rint(picture * 4095).astype(np.uint16), 4095), ("b", picture * 255, 255)):
+        images.write(tmp_path / f"{name}.npy", image)
+        target = tmp_path / f"{name}-out.npy"
+        denoise_file(tmp_path / f"{name}.npy", target, noise=15, model=str(weights), white=white)
+        wanted = expected(weights, picture, 15) * white
+        wanted, tolerance = (wanted.clip(0, white), 1.1) if name == "a" else (wanted, 1e-3)
+        np.testing.assert_allclose(images.read(target), wanted, atol=tolerance)
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
+def test_large_images_in_tiles_are_as_if_they_were_whole(tmp_path, monkeypatch, padding_mode):
+    save(a_denoiser(padding_mode=padding_mode), tmp_path / "net.safetensors", {"noise": 15})
+    image = noisy(np.uint16, 400, 330)
+    images.write(tmp_path / "in.tif", image)
+    seen = []
+    monkeypatch.setattr("lipspline.imaging.denoise.TILE", 160)
+    options = {"noise": 15.0, "model": str(tmp_path / "net.safetensors")}
+    denoise_file(tmp_path / "in.tif", tmp_path / "tiled.tif", **options, watch=lambda *tiles: seen.append(tiles))
+    monkeypatch.setattr("lipspline.imaging.denoise.TILE", 1000)
+    denoise_file(tmp_path / "in.tif", tmp_path / "whole.tif", **options)
+    assert np.array_equal(images.read(tmp_path / "tiled.tif"), images.read(tmp_path / "whole.tif"))
+    assert seen == [(i, 9) for i in range(1, 10)]
+
+
+MEMORY = """
+import resource, sys
+from pathlib import Path
+from lipspline.imaging.denoise import denoise_file
+denoise_file(Path(sys.argv[1]), Path(sys.argv[2]), noise=15, model=sys.argv[3])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.slow
+def test_twelve_megapixels_of_16_bits_need_less_than_two_gigabytes(tmp_path):
+    """With a network of the full width; its depth does not matter for memory."""
+    save(denoiser(depth=3), tmp_path / "net.safetensors", {"noise": 15})
+    images.write(tmp_path / "in.tif", RNG.integers(0, 65536, (3000, 4000)).astype(np.uint16))
+    paths = [tmp_path / name for name in ("in.tif", "out.tif", "net.safetensors")]
+    run = subprocess.run([sys.executable, "-c", MEMORY, *paths], capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 2000
+
+
+@pytest.mark.skipif(("lls", 15) not in available(), reason="no weights are in the package yet")
+def test_the_shipped_denoiser_removes_noise(tmp_path):
+    """6 dB better than the noisy photograph, which has 24.6 dB."""
+    camera = pytest.importorskip("skimage.data").camera()
+    images.write(tmp_path / "in.npy", camera / 255 + RNG.normal(0, 15 / 255, camera.shape))
+    denoise_file(tmp_path / "in.npy", tmp_path / "out.npy", noise=15)
+    error = images.read(tmp_path / "out.npy").clip(0, 1) - camera / 255
+    assert -10 * np.log10(np.mean(error**2)) > 30.6
+
+
+# The command
+
+
+def run(*arguments, monkeypatch, capsys):
+    """Run `main` as a shell would; returns exit code, stdout and stderr."""
+    monkeypatch.setattr("sys.argv", ["lipspline", "denoise", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    streams = capsys.readouterr()
+    return stop.value.code or 0, streams.out, " ".join(streams.err.split())
+
+
+def test_the_command_says_what_it_did(tmp_path, weights, monkeypatch, capsys):
+    images.write(tmp_path / "in.png", noisy(np.uint8, 64, 64))
+    arguments = (tmp_path / "in.png", tmp_path / "out.png", "--noise", 10, "--model", weights)
+    code, out, _ = run(*arguments, monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 0
+    assert "noise 10.00 of 255 (given)" in " ".join(out.split())
+    code, out, _ = run(*arguments, "--force", "--json", monkeypatch=monkeypatch, capsys=capsys)
+    document = json.loads(out)
+    assert code == 0
+    assert document["noise"] == 10
+    assert document["lipschitz"] <= 1
+    assert document["shape"] == [64, 64]
+
+
+def truncated(path, suffix) -> None:
+    images.write(path.with_suffix(suffix), noisy(np.uint8, 40, 40))
+    path.with_suffix(suffix).write_bytes(path.with_suffix(suffix).read_bytes()[:300])
+
+
+def test_an_image_that_cannot_be_denoised_is_one_sentence_and_no_file(tmp_path, weights, monkeypatch, capsys):
+    """Exit code 2, nothing on stdout, nothing half-written."""
+    source = tmp_path / "in"
+    good = noisy(np.float32, 40, 40)
+    np.save(f"{source}.npy", good)
+    np.save(tmp_path / "nan.npy", np.where(good > 0.5, np.nan, good))
+    np.save(tmp_path / "five.npy", np.zeros((8, 8, 5)))
+    np.save(tmp_path / "bytes.npy", good * 255)
+    np.save(tmp_path / "flat.npy", np.full((64, 64), 0.5))
+    (tmp_path / "empty.png").touch()
+    (tmp_path / "folder.png").mkdir()
+    images.write(tmp_path / "there.npy", good)
+    for suffix in (".png", ".tif", ".npy"):
+        truncated(tmp_path / "cut", suffix)
+    save(mlp(2, 1, width=4, depth=2), tmp_path / "mlp.safetensors")
+    save(a_denoiser(), tmp_path / "silent.safetensors")
+    model = ("--model", weights)
+    cases = [
+        (("nothing.png", "out.png", *model), "There is no image file"),
+        (("empty.png", "out.png", *model), "empty.png is empty"),
+        (("cut.png", "out.png", *model), "damaged or truncated"),
+        (("cut.tif", "out.tif", *model), "damaged or truncated"),
+        (("cut.npy", "out.npy", *model), "damaged or truncated"),
+        (("nan.npy", "out.npy", *model), "NaN or infinite value(s)"),
+        (("five.npy", "out.npy", *model), "shape (8, 8, 5)"),
+        (("bytes.npy", "out.npy", *model), "--white 255"),
+        (("flat.npy", "out.npy", *model), "shows no noise at all"),
+        (("in.npy", "out.jpg", *model), "not in a known image format"),
+        (("in.npy", "out.png", *model), "PNG file holds 8 or 16 bits, not float32"),
+        (("in.npy", "there.npy", *model), "exists. Choose another name, or replace it with --force"),
+        (("in.npy", "in.npy", "--force", *model), "is the input"),
+        (("in.npy", "folder.png", *model), "is a folder"),
+        (("in.npy", "out.npy", "--noise", "much", *model), "--noise must be a number, the noise of 255, or auto"),
+        (("in.npy", "out.npy", "--noise", "-3", *model), "noise must be a positive finite number, but is -3.0"),
+        (("in.npy", "out.npy", "--model", "unet"), "No denoiser 'unet' ships with lipspline"),
+        (("in.npy", "out.npy", "--model", "mlp.safetensors"), "is no denoiser of gray images"),
+        (("in.npy", "out.npy", "--model", "silent.safetensors"), "does not say which noise it was trained for"),
+        (("in.npy", "out.npy", "--model", "nothing.safetensors"), "There is no file"),
+    ]  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    before = sorted(os.listdir())
+    for arguments, sentence in cases:
+        code, out, err = run(*arguments, monkeypatch=monkeypatch, capsys=capsys)
+        assert (code, out) == (2, ""), arguments
+        assert sentence in err, arguments
+        assert "Traceback" not in err
+        assert sorted(os.listdir()) == before, arguments
+    np.testing.assert_array_equal(np.load("in.npy"), good)

@@ -1,0 +1,103 @@
+"""Which denoiser, and how strong."""
+
+import pytest
+import torch
+
+import sample_files
+from lipspline import models
+from lipspline.imaging import strength
+from lipspline.imaging.problem import Problem
+from lipspline.operators import Identity
+
+
+def problem(noise: float, factor: float = 1.0) -> Problem:
+    y = torch.zeros(1, 1, 4, 4)
+    return Problem(y, factor * Identity((1, 4, 4)), y, 1.0, noise)
+
+
+@pytest.fixture
+def net(tmp_path) -> str:
+    return str(sample_files.write_denoiser(tmp_path / "net.safetensors"))
+
+
+def test_a_given_beta_is_used_and_must_keep_the_denoiser_averaged(net):
+    chosen = strength.choose(net, "auto", 0.4, problem(0.01))
+    assert (chosen.beta, chosen.chosen, chosen.name) == (0.4, "given", "net.safetensors")
+    assert chosen.upper <= 1
+    with pytest.raises(ValueError, match="beta must lie strictly between 0 and 1"):
+        strength.choose(net, "auto", 1.0, problem(0.01))
+
+
+def test_an_automatic_beta_grows_with_the_noise_and_stays_where_stability_is_proven(net):
+    betas = [strength.choose(net, "auto", "auto", problem(noise)).beta for noise in (0, 0.01, 0.02, 0.03, 9)]
+    assert betas == sorted(betas)
+    assert strength.BETAS[0] == betas[0] < betas[2] < betas[3] < betas[-1] == 0.5
+
+
+@pytest.mark.parametrize("relative", [0.003, 0.01, 0.03])
+def test_noise_level_and_beta_match_the_noise_in_the_data(relative):
+    """β s² = (n/‖H‖)², whichever of the two is given."""
+    s = strength.matching_noise(relative, 0.1)
+    assert 0.1 * (s / 255) ** 2 == pytest.approx(relative**2)
+    assert strength.matching_beta(relative, s) == pytest.approx(0.1)
+
+
+def test_a_quadratic_prior_makes_the_rule_exact():
+    """For x ~ N(0, 1) the denoiser at noise s is x/(1 + s²); with small s the fixed point is the posterior mean."""
+    s, beta, norm = 0.05, 0.1, 3.0
+    n = norm * s * beta**0.5
+    y, x = 2.0, 0.0
+    for _ in range(20000):
+        z = x - (norm * x - y) / norm
+        x = beta * z / (1 + s**2) + (1 - beta) * z
+    assert x == pytest.approx(norm * y / (norm**2 + n**2), rel=1e-5)
+
+
+def test_a_quarter_of_the_prior_is_that_of_half_the_noise():
+    assert strength.relative_noise(problem(0.02), 0.25) == pytest.approx(strength.relative_noise(problem(0.01), 1.0))
+
+
+def test_noise_is_measured_in_units_of_the_norm_of_the_operator():
+    assert strength.relative_noise(problem(0.3, 5.0)) == pytest.approx(strength.relative_noise(problem(0.06)))
+
+
+def test_shipped_denoisers_go_by_name_and_noise(monkeypatch, net):
+    asked = []
+    monkeypatch.setattr(strength, "available", lambda: {("lls", 5): "", ("lls", 15): "", ("av", 15): ""})
+    monkeypatch.setattr(strength, "zoo", lambda *a: asked.append(a) or models.load(net))
+    assert strength.choose("lls", 7.5, 0.4, problem(0.01)).name == "lls-7.5"
+    automatic = strength.choose("lls", "auto", "auto", problem(0.01), prior=1)
+    assert (automatic.name, automatic.beta) == ("lls-8.06", pytest.approx(strength.USUAL_BETA))
+    assert automatic.chosen == "auto, from noise 0.01 of the brightness in the data"
+    assert strength.choose("lls", "auto", "auto", problem(0.02)).name == f"lls-{8.06 * 2 * strength.PRIOR**0.5:.3g}"
+    assert strength.choose("av", 10, "auto", problem(0.01), prior=1).beta == strength.matching_beta(0.01, 10)
+    assert strength.choose("av", "auto", 0.4, problem(0.01)).beta == 0.4
+    assert asked[0] == ("lls", 7.5)
+    assert [name for name, _ in asked] == ["lls", "lls", "lls", "av", "av"]
+
+
+def test_little_noise_lowers_beta_rather_than_the_level_of_the_denoiser(monkeypatch, net):
+    """Below the levels it was trained for a denoiser sees images that are brighter than in its training."""
+    monkeypatch.setattr(strength, "available", lambda: {("lls", 5): "", ("lls", 15): "", ("av", 15): ""})
+    monkeypatch.setattr(strength, "zoo", lambda *a: models.load(net))
+    chosen = strength.choose("lls", "auto", "auto", problem(0.004), prior=1)
+    assert (chosen.name, chosen.beta) == ("lls-5", strength.matching_beta(0.004, 5))
+    assert strength.choose("av", "auto", "auto", problem(0.004), prior=1).name == "av-15"
+    assert strength.choose("lls", "auto", 0.1, problem(0.004), prior=1).name == "lls-3.23"
+
+
+def test_a_file_that_says_what_it_was_trained_for_is_taken_at_its_word(tmp_path):
+    network = models.denoiser("lls", channels=4, depth=2)
+    models.save(network, tmp_path / "n.safetensors", {"trained": {"noise": 5}})
+    chosen = strength.choose(str(tmp_path / "n.safetensors"), "auto", "auto", problem(0.01), prior=1)
+    assert chosen.beta == strength.matching_beta(0.01, 5)
+
+
+def test_other_names_and_networks_are_refused(net, tmp_path):
+    with pytest.raises(ValueError, match=r"--model must name a shipped denoiser .* but is 'unet'"):
+        strength.choose("unet", "auto", 0.4, problem(0.01))
+    with pytest.raises(ValueError, match="Leave --noise out"):
+        strength.choose(net, 15, 0.4, problem(0.01))
+    models.save(models.mlp(2, 1, width=4, depth=2), tmp_path / "mlp.safetensors")
+    with pytest.raises(ValueError, match="no denoiser of images"):
+        strength.choose(str(tmp_path / "mlp.safetensors"), "auto", 0.4, problem(0.01))

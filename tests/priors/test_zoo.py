@@ -1,0 +1,157 @@
+"""The shipped denoisers: found by name, certified again, served at any noise level."""
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from importlib import resources
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from lipspline.certification.proof import certify
+from lipspline.models import load, save
+from lipspline.networks import denoiser
+from lipspline.networks.export import checksum
+from lipspline.networks.rescale import Rescaled, serving
+from lipspline.nn.combine import Averaged
+from lipspline.priors import zoo
+from lipspline.priors.zoo import available, trained_noise
+
+SHIPPED = sorted(available())
+
+
+@pytest.fixture
+def weights(tmp_path, monkeypatch):
+    """A package with two small denoisers."""
+    for name in ("lls-15", "lls-5"):
+        model = denoiser(channels=4, depth=3)
+        for layer in model:
+            if isinstance(layer, nn.Conv2d):
+                layer.bias.data.normal_(std=0.1)
+        save(model, tmp_path / f"{name}.safetensors")
+    (tmp_path / "__init__.py").touch()
+    monkeypatch.setattr(resources, "files", lambda package: tmp_path)
+    available.cache_clear()
+    yield tmp_path
+    available.cache_clear()
+
+
+def test_what_lies_in_the_package_is_available(weights):
+    assert available() == {("lls", 5): "lls-5.safetensors", ("lls", 15): "lls-15.safetensors"}
+
+
+def test_a_shipped_denoiser_is_the_one_of_its_file(weights):
+    x = torch.rand(1, 1, 12, 10)
+    model = zoo("lls", noise=15)
+    torch.testing.assert_close(model(x), load(weights / "lls-15.safetensors")(x), rtol=0, atol=0)
+    assert model.certificate is not None
+    assert model.certificate.upper <= 1
+
+
+@pytest.mark.parametrize(("noise", "trained"), [(15, 15), (40, 15), (8, 5), (8.8, 15), (5, 5), (1, 5)])
+def test_other_noise_levels_are_served_by_the_nearest_one(weights, noise, trained):
+    """Nearest as a ratio; rescaled up, or averaged [sec:exp_pnp]; the certificate is proved of what is returned."""
+    assert trained_noise("lls", noise) == trained
+    model, x = zoo("lls", noise), torch.rand(1, 1, 12, 10)
+    inner = load(weights / f"lls-{trained}.safetensors")
+    wanted = serving(inner, trained, noise)
+    assert type(wanted) is (Rescaled if noise > trained else Averaged if noise < trained else type(inner))
+    torch.testing.assert_close(model(x), wanted(x), rtol=1e-5, atol=1e-6)
+    assert certify(model, steps=0).upper <= 1
+    assert model.certificate is not None
+    assert model.certificate.upper <= 1
+
+
+@pytest.mark.parametrize("noise", [1, 8])
+def test_what_serves_another_noise_level_can_be_saved_and_exported(weights, tmp_path, noise):
+    model, x = zoo("lls", noise), torch.rand(1, 1, 12, 10)
+    save(model, tmp_path / "other.safetensors")
+    again = load(tmp_path / "other.safetensors")
+    assert again.config == model.config
+    torch.testing.assert_close(again(x), model(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(("lls", 5) not in SHIPPED, reason="the denoiser does not ship")
+@pytest.mark.parametrize("noise", [1, 2, 4, 7])
+def test_little_noise_is_removed_and_not_made(noise):
+    """Rescaled down, a denoiser does worse than nothing (docs/denoisers.md)."""
+    rows = torch.linspace(0, 1, 64)
+    clean = (0.5 + 0.4 * torch.sin(9 * rows[:, None]) * torch.cos(7 * rows[None]) + 0.1 * (rows > 0.5)).view(
+        1, 1, 64, 64
+    )
+    noisy = clean + noise / 255 * torch.randn(clean.shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        error = (zoo("lls", noise)(noisy) - clean).norm()
+    assert error < 0.9 * (noisy - clean).norm()
+
+
+def test_weights_that_are_steeper_than_they_should_be_are_refused(weights):
+    """Also if the file is honest about it."""
+    path = weights / "lls-15.safetensors"
+    with safe_open(path, framework="pt") as file:
+        tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata())  # noqa: SIM118
+    tensors["0.weight"] *= 1.5
+    metadata |= {"sha256": checksum(tensors), "certificate": '{"upper": 2.0}'}
+    save_file(tensors, path, metadata)
+    assert load(path).certificate.upper == pytest.approx(1.5, rel=1e-3)
+    with pytest.raises(ValueError, match=r"should be 1-Lipschitz, but its layers only prove 1\.[45]"):
+        zoo("lls", 15)
+
+
+def test_a_denoiser_that_does_not_ship_is_refused(weights):
+    """The error lists those that do."""
+    wanted = "No denoiser 'gs' ships with lipspline; there are: lls at noise 5, lls at noise 15. A denoiser"
+    with pytest.raises(ValueError, match=f"^{re.escape(wanted)}"):
+        zoo("gs", noise=15)
+
+
+@pytest.mark.parametrize("noise", [0, -1, float("nan")])
+def test_a_noise_level_must_be_positive(weights, noise):
+    with pytest.raises(ValueError, match="noise must be a positive finite number"):
+        zoo("lls", noise)
+
+
+@pytest.mark.parametrize(("activation", "noise"), SHIPPED)
+def test_every_shipped_denoiser_is_proved_to_be_1_lipschitz_and_says_where_it_comes_from(activation, noise):
+    model = zoo(activation, noise)
+    assert certify(model, steps=0).upper <= 1
+    provenance = model.provenance
+    assert provenance["noise"] == noise
+    assert provenance["scores"]["bsd68"]["psnr"] > 29
+    assert {"run", "trained", "seed", "data", "licence", "validation"} <= provenance.keys()
+
+
+@pytest.mark.skipif(not SHIPPED, reason="no weights are in the package yet")
+def test_loading_takes_milliseconds():
+    """Best of five, on a machine that does other things too."""
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        zoo(*SHIPPED[0])
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.2
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_weights_and_the_recipes(tmp_path):
+    """They are package data: without them the command works only from a checkout."""
+    pytest.importorskip("setuptools")
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path]
+    shutil.copytree(root / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(root / name, tmp_path)
+    (tmp_path / "src/lipspline/weights/test-1.safetensors").touch()
+    subprocess.run([*command, tmp_path], check=True, cwd=tmp_path)
+    (wheel,) = tmp_path.glob("*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    source = tmp_path / "src"
+    for pattern in ("weights/*.safetensors", "recipes/*.toml", "kernels/*.c"):
+        assert {str(path.relative_to(source)) for path in (source / "lipspline").glob(pattern)} <= held
