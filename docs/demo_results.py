@@ -11,7 +11,7 @@ from torch import Tensor
 from lipspline._infra.memory import keep_memory
 from lipspline.imaging.demo import Comparison, compare, demo_scans
 from lipspline.imaging.problem import Problem
-from lipspline.report.solved import DIRECT
+from lipspline.imaging.solved import DIRECT
 
 ROOT = Path(__file__).resolve().parent.parent
 BEST = "Plug-and-play"

@@ -8,9 +8,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from experiments import toy
 from experiments.toy import silent
 
-from experiments import toy
 from lipspline.paper.run import Run, machine, pick, reproduce, run_job
 
 

@@ -41,8 +41,8 @@ def demo(
 
 
 def _write_report(path: Path, found: "Sequence[Comparison]") -> Path:
+    from lipspline.imaging.solved import solved_case
     from lipspline.report import reconstruction_page, write_page
-    from lipspline.report.solved import solved_case
 
     cases = [
         solved_case(c.title, f"{c.scan.summary}.", c.problem, c.scan.modality, c.solved, c.evidence) for c in found
@@ -53,7 +53,7 @@ def _write_report(path: Path, found: "Sequence[Comparison]") -> Path:
 
 
 def _table(found: "Sequence[Comparison]") -> str:
-    from lipspline.report.solved import DIRECT
+    from lipspline.imaging.solved import DIRECT
 
     lines = []
     for comparison in found:

@@ -1,14 +1,18 @@
 """One problem solved with one denoiser, and how long that took [eq:pnp_fbs]."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import nn
 
-from lipspline.imaging.problem import Problem
-from lipspline.pnp import Progress, Solution, fbs
+from lipspline.imaging.problem import Modality, Problem
+from lipspline.pnp import Evidence, Progress, Solution, fbs
+from lipspline.report import Case, Picture
+
+DIRECT: dict[Modality, str] = {"MR": "Zero-filled", "CT": "Filtered backprojection"}
+"""What the direct reconstruction of each kind of data is called."""
 
 
 @dataclass(frozen=True)
@@ -60,3 +64,19 @@ def solve_problem(
         progress=progress,
     )
     return Solved(name, solution, time.perf_counter() - begin)
+
+
+def solved_case(
+    title: str,
+    summary: str,
+    problem: Problem,
+    modality: Modality,
+    solved: Sequence[Solved],
+    stability: Evidence | None = None,
+) -> Case:
+    """The direct reconstruction of a problem, its solutions, and its truth if that is known."""
+    direct = Picture(DIRECT[modality], problem.image(problem.direct))
+    pictures = [
+        Picture(name, problem.image(solution.value), solution, seconds=seconds) for name, solution, seconds in solved
+    ]
+    return Case(title, (direct, *pictures), problem.truth, summary, stability)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lipspline.formats.volume import Volume
 from lipspline.imaging import Iteration, Problem, Scan, SimulatedCT, SimulatedMRI, Undersampling
-from lipspline.imaging.solved import solve_problem
+from lipspline.imaging.solved import DIRECT, solve_problem, solved_case
 from lipspline.imaging.strength import automatic_beta, automatic_level, matching_beta, relative_noise
 from lipspline.lab.job import Job
 from lipspline.lab.order import Measurement, Order
@@ -20,12 +20,10 @@ from lipspline.lab.shelf import Denoisers, Images
 from lipspline.pnp import Progress, lipschitz_bound
 from lipspline.pnp.guarantee import Setting
 from lipspline.report import reconstruction_page
+from lipspline.report.case import case_section, lines_table
 from lipspline.report.charts import residual_chart
+from lipspline.report.images import data_uri, magnitude, spanning
 from lipspline.report.plain_words import setting_lines
-from lipspline.report.png import data_uri
-from lipspline.report.section import case_section, lines_table
-from lipspline.report.shades import magnitude, spanning
-from lipspline.report.solved import DIRECT, solved_case
 
 ITERATION = Iteration(max_steps=500)
 PICTURES_A_SECOND = 5

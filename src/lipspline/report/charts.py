@@ -10,7 +10,7 @@ WIDTH, HEIGHT = 440, 250
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 14, 34  # room for the labels of the axes
 TILE = 100  # side of the picture of one activation
 
-Place = Callable[[float, float], tuple[float, float]]
+PointMap = Callable[[float, float], tuple[float, float]]
 
 
 def residual_chart(curves: Mapping[str, Sequence[float]], tol: float) -> Html:
@@ -68,7 +68,7 @@ def _from_one(curve: Sequence[float]) -> range:
     return range(1, len(curve) + 1)
 
 
-def _decades(bottom: int, top: int, place: Place) -> list[Html]:
+def _decades(bottom: int, top: int, place: PointMap) -> list[Html]:
     every = max(1, math.ceil((top - bottom) / 6))
     parts = []
     for exponent in range(bottom, top + 1, every):
@@ -78,7 +78,7 @@ def _decades(bottom: int, top: int, place: Place) -> list[Html]:
     return parts
 
 
-def _call_axis(calls: int, place: Place) -> list[Html]:
+def _call_axis(calls: int, place: PointMap) -> list[Html]:
     step = _round_step(calls / 5)
     ticks = [1, *range(step, calls + 1, step)] if step > 1 else list(range(1, calls + 1))
     baseline = HEIGHT - BOTTOM

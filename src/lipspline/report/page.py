@@ -15,10 +15,9 @@ from lipspline import kernels
 from lipspline._infra.files import write_whole
 from lipspline.certification.proof import certify
 from lipspline.networks.curves import activation_curves
-from lipspline.report.case import Case
+from lipspline.report.case import Case, case_section
 from lipspline.report.charts import activation_tile
 from lipspline.report.plain_words import at_most
-from lipspline.report.section import case_section
 from lipspline.report.template import Html, asset, fill, join, tag
 
 PER_LAYER = 12  # activations of each layer that are drawn

@@ -1,5 +1,8 @@
-"""Numbers as shades: the window of grey values, and the colours of errors."""
+"""Images for a page: the window of grey values, the colours of errors, and PNG files that an address can hold."""
 
+import base64
+import struct
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+Bytes = NDArray[np.uint8]
+GREY, INDEXED = 0, 3  # colour types of PNG
 # From black over violet and orange to pale yellow, even in lightness: also readable in grey and by the colour-blind.
 ANCHORS = ("#03040c", "#2b0b57", "#65156e", "#9f2a63", "#d44842", "#f57d15", "#fac228", "#fcffa4")
 
@@ -18,7 +23,7 @@ class Window:
     low: float
     high: float
 
-    def bytes(self, pixels: Tensor) -> NDArray[np.uint8]:
+    def bytes(self, pixels: Tensor) -> Bytes:
         """Pixels `(H, W)` as shades 0 to 255; what lies outside the window is clipped.
 
         Example:
@@ -55,8 +60,39 @@ def magnitude(image: Tensor) -> Tensor:
     return plane.abs() if plane.is_complex() else plane
 
 
-def palette() -> NDArray[np.uint8]:
+def palette() -> Bytes:
     """256 colours `(256, 3)` from the anchors, from no error to the largest."""
     anchors = np.array([[int(code[i : i + 2], 16) for i in (1, 3, 5)] for code in ANCHORS])
     where, places = np.linspace(0, len(anchors) - 1, 256), np.arange(len(anchors))
     return np.stack([np.interp(where, places, column) for column in anchors.T], axis=1).round().astype(np.uint8)
+
+
+def encode_png(pixels: Bytes, palette: Bytes | None = None) -> bytes:
+    """A PNG file that shows `pixels (H, W)` as grey values, or as rows of `palette (N, 3)`.
+
+    Rows are stored as differences to the row above (filter "up"), which smooth images compress better by.
+
+    Example:
+        >>> encode_png(np.zeros((2, 2), np.uint8))[:8]
+        b'\\x89PNG\\r\\n\\x1a\\n'
+    """
+    if pixels.dtype != np.uint8 or pixels.ndim != 2 or 0 in pixels.shape:
+        raise ValueError(f"A PNG is made of uint8 pixels (H, W), but got {pixels.dtype} of shape {pixels.shape}.")
+    height, width = pixels.shape
+    header = struct.pack(">IIBBBBB", width, height, 8, GREY if palette is None else INDEXED, 0, 0, 0)
+    above = np.vstack([np.zeros((1, width), np.uint8), pixels[:-1]])
+    rows = np.hstack([np.full((height, 1), 2, np.uint8), pixels - above])
+    chunks = [(b"IHDR", header)]
+    if palette is not None:
+        chunks.append((b"PLTE", np.ascontiguousarray(palette, np.uint8).tobytes()))
+    chunks += [(b"IDAT", zlib.compress(rows.tobytes(), 9)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
+
+
+def data_uri(pixels: Bytes, palette: Bytes | None = None) -> str:
+    """The same as the `src` of an image that is its own file."""
+    return "data:image/png;base64," + base64.b64encode(encode_png(pixels, palette)).decode("ascii")
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
