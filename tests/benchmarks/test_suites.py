@@ -8,7 +8,7 @@ from lipspline.benchmarks import suites, textbook
 from lipspline.benchmarks.timing import Stopwatch
 from lipspline.functional.matrices import orthonormalize
 from lipspline.nn.activations import GroupSort, Householder
-from lipspline.nn.linear_spline import LinearSpline
+from lipspline.nn.spline import LinearSpline
 
 
 def gradients(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,8 @@ from layer_norms import SAMPLED, learned, upper
 from torch import nn
 
 from lipspline.certification.proof import certify
-from lipspline.nn.layers import conv1d, conv2d, linear
+from lipspline.nn.convolutions import conv1d, conv2d
+from lipspline.nn.matrices import linear
 
 
 @pytest.mark.parametrize("constraint", ["orthonormal", "spectral"])

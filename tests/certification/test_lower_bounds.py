@@ -8,7 +8,8 @@ from layer_norms import learned
 from torch import nn
 
 from lipspline.certification.proof import certify
-from lipspline.nn.layers import conv2d, linear
+from lipspline.nn.convolutions import conv2d
+from lipspline.nn.matrices import linear
 
 
 def test_lower_is_the_largest_singular_value_of_a_linear_layer():

@@ -15,7 +15,7 @@ from lipspline.nn import (
     LinearSpline,
     Scaled,
 )
-from lipspline.nn.layers import linear
+from lipspline.nn.matrices import linear
 
 
 def test_layers_in_a_row_multiply():

@@ -16,7 +16,8 @@ from lipspline.nn import (
     LipschitzPReLU,
     MaxMin,
 )
-from lipspline.nn.layers import conv2d, linear
+from lipspline.nn.convolutions import conv2d
+from lipspline.nn.matrices import linear
 
 CHANNELS = 4
 

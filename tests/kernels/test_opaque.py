@@ -5,7 +5,7 @@ import importlib
 import torch
 
 from lipspline.functional import matrices
-from lipspline.functional.polar_factor import _solve_lyapunov
+from lipspline.functional.matrices import _solve_lyapunov
 from lipspline.kernels.opaque import opaque
 
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from lipspline.certification.proof import certify
+from lipspline.networks.builders import ACTIVATIONS
 from lipspline.networks.gan import critic, digit_classifier, generator
-from lipspline.networks.network import ACTIVATIONS
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -5,9 +5,8 @@ import torch
 from torch import nn
 
 from lipspline.certification.proof import certify
-from lipspline.networks.denoiser import denoiser
-from lipspline.networks.export import plain
-from lipspline.networks.network import Network
+from lipspline.networks.builders import Network, denoiser
+from lipspline.networks.inference import plain
 from lipspline.networks.rescale import Rescaled, averaged, level_for, rescale_, serve_, serving
 from lipspline.nn.combine import Averaged
 from lipspline.pnp import lipschitz_bound

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from lipspline.networks.denoiser import denoiser
-from lipspline.networks.export import plain
+from lipspline.networks.builders import denoiser
+from lipspline.networks.inference import plain
 from lipspline.networks.tiling import apply_tiled, reach_of_a_border, receptive_radius
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from lipspline.networks.denoiser import denoiser
-from lipspline.networks.export import save
+from lipspline.networks.builders import denoiser
+from lipspline.networks.files import save
 from lipspline.paper import denoisers
 from lipspline.paper.denoisers import Family, Source
 from lipspline.pnp import lipschitz_bound

@@ -9,7 +9,7 @@ import torch
 from experiments.toy import silent
 
 from lipspline.certification.proof import certify
-from lipspline.networks import denoiser, effective_regions, export
+from lipspline.networks import denoiser, effective_regions, files, plain
 from lipspline.networks.rescale import Rescaled
 from lipspline.nn import LinearSpline
 from lipspline.paper import denoising, regions
@@ -53,7 +53,7 @@ def test_the_smoke_scales_train_denoisers_and_count_their_regions(smoke, tmp_pat
     job = counted["jobs"]["lls-1e-6-noise15"]
     assert job["psnr"] == pytest.approx(trained.document["jobs"]["lls-1e-6-noise15"]["psnr"], abs=1e-4)
     assert 1 <= job["merged_regions"] <= max(job["regions"], 1.0)
-    merged = export.load(tmp_path / "runs/table-regions-smoke/lls-1e-6-noise15/model.safetensors")
+    merged = files.load(tmp_path / "runs/table-regions-smoke/lls-1e-6-noise15/model.safetensors")
     assert effective_regions(merged).overall == job["merged_regions"]
     assert merged.provenance["merged"] == job["tolerance"]
 
@@ -61,7 +61,7 @@ def test_the_smoke_scales_train_denoisers_and_count_their_regions(smoke, tmp_pat
 @pytest.mark.usefixtures("needs_bsd")
 def test_a_trained_denoiser_says_where_it_comes_from_and_how_good_it_is(tmp_path):
     run, outcome = train("denoiser-lls", tmp_path)
-    model = export.load(trained_weights(run.folder, "denoiser-lls", "lls-noise15"))
+    model = files.load(trained_weights(run.folder, "denoiser-lls", "lls-noise15"))
     provenance = model.provenance
     assert provenance["noise"] == 15
     assert provenance["run"] == "denoiser-lls-smoke"
@@ -105,12 +105,12 @@ def test_a_training_can_start_from_another_rescaled_to_its_noise(tmp_path, monke
     model = job.spec.build(seed=5)
     context = Context(tmp_path / "runs/x/job", None, 0, silent, run.sibling)
     start_from(model, job.spec.start, job.noise, context)
-    trained = export.load(trained_weights(run.folder, "denoiser-lls", "lls-noise15"))
+    trained = files.load(trained_weights(run.folder, "denoiser-lls", "lls-noise15"))
     x = torch.rand(1, 1, 12, 12)
     torch.testing.assert_close(model(x), Rescaled(trained, 10 / 15)(x), atol=1e-4, rtol=1e-4)
     further, outcome = train("denoiser-lls-10", tmp_path)
     assert outcome.numbers["certificate"] <= 1
-    provenance = export.load(trained_weights(further.folder, "denoiser-lls-10", "lls-noise10")).provenance
+    provenance = files.load(trained_weights(further.folder, "denoiser-lls-10", "lls-noise10")).provenance
     assert provenance["start"] == trained.provenance
 
 
@@ -179,7 +179,7 @@ def test_regions_are_free_below_two_and_within_a_tenth_of_the_best(few, psnr, ho
 
 
 def test_the_tolerance_is_the_largest_that_costs_little(monkeypatch):
-    model = export.plain(denoiser(channels=2, depth=2))
+    model = plain(denoiser(channels=2, depth=2))
     scores = {0.0: 30.0, 0.1: 29.98, 0.2: 29.96, 0.3: 29.9, 0.4: 29.99}
     monkeypatch.setattr(regions, "merge", lambda model, tolerance: tolerance)
     monkeypatch.setattr(regions, "mean_quality", lambda it, images: {"psnr": scores[it if it in scores else 0.0]})

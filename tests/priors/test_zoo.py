@@ -18,7 +18,7 @@ from torch import nn
 from lipspline.certification.proof import certify
 from lipspline.models import load, save
 from lipspline.networks import denoiser
-from lipspline.networks.export import checksum
+from lipspline.networks.files import checksum
 from lipspline.networks.rescale import Rescaled, serving
 from lipspline.nn.combine import Averaged
 from lipspline.priors import zoo

@@ -22,13 +22,12 @@ from lipspline.benchmarks.timing import (
     within_network,
 )
 from lipspline.functional.matrices import orthonormalize
+from lipspline.networks.builders import denoiser, mlp
 from lipspline.networks.complexity import tv2
-from lipspline.networks.denoiser import denoiser
-from lipspline.networks.export import plain
-from lipspline.networks.mlp import mlp
+from lipspline.networks.inference import plain
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
-from lipspline.nn.layers import conv2d
-from lipspline.nn.linear_spline import LinearSpline
+from lipspline.nn.convolutions import conv2d
+from lipspline.nn.spline import LinearSpline
 from lipspline.training.ensemble import regressions
 from lipspline.training.optim import param_groups
 from lipspline.training.tasks import Minimize, Pairs, regression

@@ -21,11 +21,9 @@ from lipspline.functional.convolutions import conv_norm_upper
 from lipspline.functional.matrices import spectral_norm_upper
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
 from lipspline.nn.combine import Averaged, Scaled
+from lipspline.nn.convolutions import SampleUnshuffle
 from lipspline.nn.fold import fold
-from lipspline.nn.folded_spline import FoldedSpline
-from lipspline.nn.free_knot_spline import FreeKnotSpline
-from lipspline.nn.inference_conv import InferenceConv2d
-from lipspline.nn.layers import SampleUnshuffle
+from lipspline.nn.inference import FoldedSpline, FreeKnotSpline, InferenceConv2d
 
 
 @dataclass(frozen=True)

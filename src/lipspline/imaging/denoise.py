@@ -14,8 +14,8 @@ from lipspline.certification.proof import certify
 from lipspline.formats import images
 from lipspline.formats.pixels import from_planes, to_planes, white_level
 from lipspline.functional.noise import estimate_noise
-from lipspline.networks.export import load
-from lipspline.networks.network import Network
+from lipspline.networks.builders import Network
+from lipspline.networks.files import load
 from lipspline.networks.rescale import serve_
 from lipspline.networks.tiling import apply_tiled
 from lipspline.priors.zoo import trained_noise, zoo

@@ -17,7 +17,7 @@ from lipspline.imaging.problem import Scan
 from lipspline.imaging.run import Reconstruction, Watch, reconstruct
 from lipspline.imaging.solved import Iteration
 from lipspline.imaging.strength import Strength
-from lipspline.networks.export import checksum
+from lipspline.networks.files import checksum
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from typing import Literal
 from lipspline._infra import checks
 from lipspline.certification.proof import certify
 from lipspline.imaging.problem import Problem
-from lipspline.networks.export import load
-from lipspline.networks.network import Network
+from lipspline.networks.builders import Network
+from lipspline.networks.files import load
 from lipspline.priors.zoo import available, zoo
 
 Auto = Literal["auto"]

@@ -13,8 +13,8 @@ from lipspline.formats import ct, mri
 from lipspline.formats.builtin import BUILTIN
 from lipspline.formats.guard import FileError
 from lipspline.formats.volume import Volume
-from lipspline.networks.export import load
-from lipspline.networks.network import Network
+from lipspline.networks.builders import Network
+from lipspline.networks.files import load
 from lipspline.priors.zoo import available, zoo
 
 ENDINGS = (".png", ".tif", ".tiff", ".npy", ".npz", ".nii", ".nii.gz", ".dcm", ".h5", ".hdf5")

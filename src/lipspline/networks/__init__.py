@@ -1,13 +1,11 @@
 """Networks built from the layers, and what is done to a finished one: fold, export, save, load, rewrite, sparsify."""
 
-from lipspline.networks.complexity import EffectiveRegions, effective_regions, tv2
-from lipspline.networks.denoiser import denoiser
-from lipspline.networks.export import load, plain, save, to_onnx
-from lipspline.networks.mlp import mlp
-from lipspline.networks.network import Network, activation
-from lipspline.networks.plot import plot_activations
-from lipspline.networks.rewrite import preactivation_bound, rewrite
-from lipspline.networks.sparsify import SparsifyReport, sparsify
+from lipspline.networks.builders import Network, activation, denoiser, mlp
+from lipspline.networks.complexity import EffectiveRegions, SparsifyReport, effective_regions, sparsify, tv2
+from lipspline.networks.curves import plot_activations
+from lipspline.networks.files import load, save
+from lipspline.networks.inference import plain, to_onnx
+from lipspline.networks.rewriting import preactivation_bound, rewrite
 
 __all__ = [
     "EffectiveRegions",

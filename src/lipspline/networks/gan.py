@@ -6,8 +6,9 @@ from typing import Any
 from torch import nn
 
 from lipspline._infra import checks
-from lipspline.networks import network
-from lipspline.nn.layers import conv2d, linear
+from lipspline.networks import builders
+from lipspline.nn.convolutions import conv2d
+from lipspline.nn.matrices import linear
 
 SIDE = 28
 
@@ -73,12 +74,12 @@ def critic(
     fine, coarse = channels
     return nn.Sequential(
         conv2d(1, fine, 2, stride=2),
-        network.activation(activation, fine, **options),
+        builders.activation(activation, fine, **options),
         conv2d(fine, coarse, 2, stride=2),
-        network.activation(activation, coarse, **options),
+        builders.activation(activation, coarse, **options),
         nn.Flatten(),
         linear(coarse * (SIDE // 4) ** 2, width),
-        network.activation(activation, width, **options),
+        builders.activation(activation, width, **options),
         linear(width, 1),
     )
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from lipspline._infra import checks
 from lipspline.certification.proof import certify, register_rule
-from lipspline.networks.network import Network
+from lipspline.networks.builders import Network
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
 from lipspline.nn.combine import Averaged
-from lipspline.nn.folded_spline import FoldedSpline
-from lipspline.nn.linear_spline import LinearSpline
+from lipspline.nn.inference import FoldedSpline
+from lipspline.nn.spline import LinearSpline
 
 HOMOGENEOUS = (nn.ReLU, AbsoluteValue, LipschitzPReLU, GroupSort, MaxMin, Householder)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lipspline._infra import checks
-from lipspline.nn.inference_conv import InferenceConv2d
+from lipspline.nn.inference import InferenceConv2d
 
 SMALL = 20480  # numbers up to which torch convolves a single image without oneDNN, with other rounding
 ALIGNED = 4  # pixels between places where Winograd's algorithm rounds alike

@@ -2,10 +2,10 @@
 
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
 from lipspline.nn.combine import Averaged, Scaled
-from lipspline.nn.folded_spline import FoldedSpline
-from lipspline.nn.free_knot_spline import FreeKnotSpline
-from lipspline.nn.layers import SampleUnshuffle, conv1d, conv2d, linear
-from lipspline.nn.linear_spline import LinearSpline
+from lipspline.nn.convolutions import SampleUnshuffle, conv1d, conv2d
+from lipspline.nn.inference import FoldedSpline, FreeKnotSpline
+from lipspline.nn.matrices import linear
+from lipspline.nn.spline import LinearSpline
 
 __all__ = [
     "AbsoluteValue",

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from lipspline.nn.folded_spline import FoldedSpline
-from lipspline.nn.linear_spline import LinearSpline
+from lipspline.nn.inference import FoldedSpline
+from lipspline.nn.spline import LinearSpline
 
 
 @torch.no_grad()

@@ -10,10 +10,10 @@ from lipspline._infra import ranks
 from lipspline._infra.files import write_whole
 from lipspline.certification.proof import Certificate
 from lipspline.formats import bsd, images
+from lipspline.networks.builders import Network, denoiser
 from lipspline.networks.complexity import effective_regions
-from lipspline.networks.denoiser import denoiser
-from lipspline.networks.export import load, plain, save
-from lipspline.networks.network import Network
+from lipspline.networks.files import load, save
+from lipspline.networks.inference import plain
 from lipspline.networks.rescale import rescale_
 from lipspline.paper.config import Amount, Count, Positive, to_json
 from lipspline.paper.experiment import Context, Outcome

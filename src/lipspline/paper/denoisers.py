@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from lipspline._infra import checks
-from lipspline.networks.denoiser import denoiser
-from lipspline.networks.export import checksum, load, plain
+from lipspline.networks.builders import denoiser
+from lipspline.networks.files import checksum, load
+from lipspline.networks.inference import plain
 from lipspline.networks.rescale import level_for, serving
 from lipspline.paper.networks import Activation
 from lipspline.priors.zoo import available, zoo

@@ -10,8 +10,8 @@ from lipspline._infra import checks
 from lipspline._infra.randomness import generator
 from lipspline.formats.bsd import add_noise
 from lipspline.functional.quality import psnr
-from lipspline.networks.export import load
-from lipspline.networks.plot import plot_activations
+from lipspline.networks.curves import plot_activations
+from lipspline.networks.files import load
 
 DETAIL = (slice(80, 240), slice(170, 330))  # of the photograph: head and camera
 ERROR = 0.1  # the largest error that the maps tell from larger ones

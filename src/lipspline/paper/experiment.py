@@ -9,8 +9,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from lipspline._infra import ranks
-from lipspline.networks.curves import activation_curves
-from lipspline.networks.plot import plot_activations
+from lipspline.networks.curves import activation_curves, plot_activations
 from lipspline.paper.tables import Table
 from lipspline.training.log import Observer, TensorBoard
 

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from lipspline._infra import checks
 from lipspline._infra.randomness import generator
-from lipspline.networks.export import plain, save
-from lipspline.networks.network import Network
+from lipspline.networks.builders import Network
+from lipspline.networks.files import save
+from lipspline.networks.inference import plain
 from lipspline.paper import figures
 from lipspline.paper.config import Count, Natural, Positive, Several, to_json
 from lipspline.paper.experiment import Context, Expectation, Experiment, Outcome, Report, Verdict

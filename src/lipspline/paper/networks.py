@@ -7,9 +7,8 @@ from typing import Any, Literal
 import torch
 
 from lipspline._infra import checks
-from lipspline.networks.mlp import mlp
-from lipspline.networks.network import Network
-from lipspline.nn.layers import Init
+from lipspline.networks.builders import Network, mlp
+from lipspline.nn.matrices import Init
 from lipspline.paper.config import Amount, nearest
 
 Activation = Literal["relu", "av", "prelu", "gs", "hh", "lls"]

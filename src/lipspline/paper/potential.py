@@ -8,7 +8,7 @@ from typing import Any, Literal
 from torch import nn
 
 from lipspline.certification.proof import certify
-from lipspline.networks.export import plain
+from lipspline.networks.inference import plain
 from lipspline.paper.config import Count, Positive, to_json
 from lipspline.paper.experiment import Context, Job, Outcome, Verdict
 from lipspline.paper.networks import NetworkSpec, check_options

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lipspline.formats import bsd
-from lipspline.networks.export import load, save
-from lipspline.networks.network import Network
-from lipspline.networks.sparsify import sparsify
+from lipspline.networks.builders import Network
+from lipspline.networks.complexity import sparsify
+from lipspline.networks.files import load, save
 from lipspline.paper.config import Count, Several
 from lipspline.paper.denoiser_training import WEIGHTS, complexity, job_name, trained_weights
 from lipspline.paper.experiment import Context, Expectation, Experiment, Outcome, Report, Verdict

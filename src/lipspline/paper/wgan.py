@@ -15,8 +15,8 @@ from lipspline._infra import randomness
 from lipspline.certification.proof import certify
 from lipspline.formats import mnist
 from lipspline.functional.transport import dual_gap
-from lipspline.networks.export import plain
 from lipspline.networks.gan import critic, digit_classifier, generator
+from lipspline.networks.inference import plain
 from lipspline.paper import figures
 from lipspline.paper.config import Amount, Count, Positive, to_json
 from lipspline.paper.experiment import Context, Expectation, Experiment, Outcome, Report, Verdict

@@ -4,8 +4,8 @@ import functools
 from importlib import resources
 
 from lipspline._infra import checks
-from lipspline.networks.export import load
-from lipspline.networks.network import Network
+from lipspline.networks.builders import Network
+from lipspline.networks.files import load
 from lipspline.networks.rescale import level_for, serve_
 
 

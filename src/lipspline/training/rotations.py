@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from lipspline.functional.matrices import Method, orthonormalize
-from lipspline.nn.parametrizations import OrthogonalConvolution, Orthonormal
+from lipspline.nn.convolutions import OrthogonalConvolution
+from lipspline.nn.matrices import Orthonormal
 
 MOMENTUM = 0.9
 """Decay of the averaged gradient."""

@@ -1,6 +1,5 @@
-"""Layers with a given Lipschitz constant: plain torch layers whose weight is parametrized [lip_linear_layers]."""
+"""Convolutions with a given Lipschitz constant: plain torch layers whose kernel is parametrized [lip_linear_layers]."""
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -8,69 +7,80 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from lipspline._infra import checks
-from lipspline.functional.convolutions import bcop_kernel
+from lipspline.functional.convolutions import (
+    bcop_factors,
+    bcop_kernel,
+    circular_convolution,
+    circular_convolution_adjoint,
+    conv_norms_upper,
+)
 from lipspline.functional.matrices import Method, orthonormalize
-from lipspline.nn.parametrizations import OrthogonalConvolution, Orthonormal, SpectralConvolution, SpectralNormalized
+from lipspline.nn.matrices import INITS, Constraint, Init, Orthonormal, Spectral, check_method
 
-Init = Literal["orthogonal", "kaiming", "identity"]
 PADDING_MODES = ("zeros", "circular")
 
-_MATRIX_INITS: dict[str, Callable[[Tensor], Tensor]] = {
-    "orthogonal": nn.init.orthogonal_,
-    "kaiming": lambda w: nn.init.kaiming_normal_(w, nonlinearity="linear"),
-    "identity": nn.init.eye_,
-}
 
+class OrthogonalConvolution(Constraint):
+    r"""Keep a kernel (c_out, c_in, k[, k]) at `lipschitz` times an orthogonal convolution (BCOP) [lip_linear_layers].
 
-def linear(
-    n_in: int,
-    n_out: int,
-    *,
-    bias: bool = True,
-    constraint: Literal["orthonormal", "spectral"] = "orthonormal",
-    method: Method | None = None,
-    init: Init = "orthogonal",
-    lipschitz: float = 1.0,
-) -> nn.Linear:
-    """A dense layer with Lipschitz constant `lipschitz`: an `nn.Linear`, parametrized [lip_linear_layers].
+    The raw parameters are `original0`, the matrix (c_out, c_in), and `original1`, the bases of the projections,
+    (k-1, axes, n, n // 2) with n = max(c_out, c_in), where there are any; see
+    `lipspline.functional.convolutions.bcop_kernel`. A weight that is assigned must be a product of such factors; see
+    `bcop_factors` there.
 
     Args:
-        n_in: inputs.
-        n_out: outputs.
-        bias: whether to add a learned bias, which starts at 0.
-        constraint: `"orthonormal"`, all singular values are `lipschitz`, or `"spectral"`, only the largest is.
-        method: how to orthonormalize, see `lipspline.functional.matrices.orthonormalize`.
-        init: start from an orthogonal matrix, from Kaiming's normal law, or from the identity; then constrained.
+        method: see `lipspline.functional.matrices.orthonormalize`.
         lipschitz: target constant.
-
-    Example:
-        >>> layer = linear(5, 3)
-        >>> torch.allclose(layer.weight @ layer.weight.mT, torch.eye(3), atol=1e-6)
-        True
     """
-    checks.at_least("n_in", n_in, 1)
-    checks.at_least("n_out", n_out, 1)
-    checks.one_of("constraint", constraint, ("orthonormal", "spectral"))
-    initialize = _MATRIX_INITS[checks.one_of("init", init, _MATRIX_INITS)]
-    _check_method(constraint, method)
-    layer = nn.Linear(n_in, n_out, bias=bias)
-    with torch.no_grad():
-        initialize(layer.weight)
-        if bias:
-            layer.bias.zero_()
-    if constraint == "spectral":
-        parametrization = SpectralNormalized(n_in, lipschitz)
-    else:
-        parametrization = Orthonormal(method or "qr", lipschitz)
-    parametrize.register_parametrization(layer, "weight", parametrization)
-    return layer
+
+    def __init__(self, method: Method = "qr", lipschitz: float = 1.0):
+        super().__init__(lipschitz)
+        self.matrix = Orthonormal(method)
+        self.bases = Orthonormal(method)
+        self._shape_of_bases = torch.Size()
+
+    def weight(self, *raw: Tensor) -> Tensor:
+        matrix, *bases = raw
+        v = self.bases.weight(*bases) if bases else matrix.new_empty(self._shape_of_bases)
+        return bcop_kernel(self._scaled(self.matrix.weight(matrix)), v)
+
+    def raw(self, weight: Tensor) -> tuple[Tensor, ...]:
+        return self.raw_factors(*bcop_factors(weight / self.lipschitz))
+
+    def raw_factors(self, matrix: Tensor, bases: Tensor) -> tuple[Tensor, ...]:
+        """Raw parameters of the factors of a kernel; bases without entries (one tap, one channel) are none."""
+        self._shape_of_bases = bases.shape
+        return (self.matrix.raw(matrix), self.bases.raw(bases)) if bases.numel() else (self.matrix.raw(matrix),)
 
 
-def _check_method(constraint: str, method: str | None) -> None:
-    if constraint == "spectral" and method is not None:
-        raise ValueError(
-            f"method={method!r} says how to orthonormalize, but constraint='spectral' does not. Leave method out."
-        )
+class SpectralConvolution(Spectral):
+    r"""Divide a kernel (c_out, c_in, k[, k]) by the norm of its convolution, times `lipschitz` [lip_linear_layers].
+
+    That is not the norm of the kernel as a matrix. While training it is estimated on periodic images of 8k pixels an
+    axis; the bound of eval mode holds for every size.
+
+    Args:
+        c_in: input channels.
+        kernel: number of taps along each axis.
+        axes: 1 or 2.
+        lipschitz: target constant.
+    """
+
+    def __init__(self, c_in: int, kernel: int, axes: int = 2, lipschitz: float = 1.0):
+        super().__init__(torch.randn(c_in, *[8 * kernel] * axes), lipschitz)
+        self.axes = axes
+
+    def operator(self, weight: Tensor, v: Tensor) -> Tensor:
+        return circular_convolution(v, weight)
+
+    def adjoint(self, weight: Tensor, u: Tensor) -> Tensor:
+        return circular_convolution_adjoint(u, weight)
+
+    def upper(self, weight: Tensor) -> Tensor:
+        return conv_norms_upper(weight, self.axes)
+
+    def extra_repr(self) -> str:
+        return f"axes={self.axes}, {super().extra_repr()}"
 
 
 def conv2d(
@@ -172,8 +182,8 @@ def _check_convolution(
         checks.at_least(name, value, 1)
     checks.one_of("constraint", constraint, ("orthogonal", "spectral"))
     checks.one_of("padding_mode", padding_mode, PADDING_MODES)
-    checks.one_of("init", init, _MATRIX_INITS)
-    _check_method(constraint, method)
+    checks.one_of("init", init, INITS)
+    check_method(constraint, method)
 
 
 @torch.no_grad()

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from lipspline.networks.plot import plot_activations
-from lipspline.networks.sparsify import sparsify
+from lipspline.networks.complexity import sparsify
+from lipspline.networks.curves import plot_activations
 from lipspline.nn.activations import LipschitzPReLU
 from lipspline.nn.fold import fold
-from lipspline.nn.linear_spline import LinearSpline
+from lipspline.nn.spline import LinearSpline
 
 pytest.importorskip("matplotlib")
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from lipspline.networks.rewrite import preactivation_bound, rewrite, sorting_network
+from lipspline.networks.rewriting import preactivation_bound, rewrite, sorting_network
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
 
 RADIUS = 3.0

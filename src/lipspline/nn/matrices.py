@@ -1,4 +1,4 @@
-r"""Constraints on the weights of plain layers, as parametrizations [lip_linear_layers].
+r"""Dense layers with a given Lipschitz constant, and constraints on weights as parametrizations [lip_linear_layers].
 
 Each obeys torch's contract: `forward` maps free parameters to a feasible weight, `right_inverse` maps a weight back,
 and `forward(right_inverse(w)) == w` for feasible `w`. In eval mode a weight that needs no gradient is computed once
@@ -7,18 +7,14 @@ and kept until its parameters change; `torch.nn.utils.parametrize.cached()` work
 
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from lipspline._infra import checks
-from lipspline.functional.convolutions import (
-    bcop_factors,
-    bcop_kernel,
-    circular_convolution,
-    circular_convolution_adjoint,
-    conv_norms_upper,
-)
 from lipspline.functional.matrices import (
     METHODS,
     Method,
@@ -29,6 +25,14 @@ from lipspline.functional.matrices import (
 )
 
 TINY = torch.finfo(torch.float32).tiny  # keeps quotients of a zero weight finite
+
+
+Init = Literal["orthogonal", "kaiming", "identity"]
+INITS: dict[str, Callable[[Tensor], Tensor]] = {
+    "orthogonal": nn.init.orthogonal_,
+    "kaiming": lambda w: nn.init.kaiming_normal_(w, nonlinearity="linear"),
+    "identity": nn.init.eye_,
+}
 
 
 class Constraint(nn.Module, ABC):
@@ -138,39 +142,6 @@ class Orthonormal(Constraint):
         return f"method={self.method!r}, {super().extra_repr()}"
 
 
-class OrthogonalConvolution(Constraint):
-    r"""Keep a kernel (c_out, c_in, k[, k]) at `lipschitz` times an orthogonal convolution (BCOP) [lip_linear_layers].
-
-    The raw parameters are `original0`, the matrix (c_out, c_in), and `original1`, the bases of the projections,
-    (k-1, axes, n, n // 2) with n = max(c_out, c_in), where there are any; see
-    `lipspline.functional.convolutions.bcop_kernel`. A weight that is assigned must be a product of such factors; see
-    `bcop_factors` there.
-
-    Args:
-        method: see `lipspline.functional.matrices.orthonormalize`.
-        lipschitz: target constant.
-    """
-
-    def __init__(self, method: Method = "qr", lipschitz: float = 1.0):
-        super().__init__(lipschitz)
-        self.matrix = Orthonormal(method)
-        self.bases = Orthonormal(method)
-        self._shape_of_bases = torch.Size()
-
-    def weight(self, *raw: Tensor) -> Tensor:
-        matrix, *bases = raw
-        v = self.bases.weight(*bases) if bases else matrix.new_empty(self._shape_of_bases)
-        return bcop_kernel(self._scaled(self.matrix.weight(matrix)), v)
-
-    def raw(self, weight: Tensor) -> tuple[Tensor, ...]:
-        return self.raw_factors(*bcop_factors(weight / self.lipschitz))
-
-    def raw_factors(self, matrix: Tensor, bases: Tensor) -> tuple[Tensor, ...]:
-        """Raw parameters of the factors of a kernel; bases without entries (one tap, one channel) are none."""
-        self._shape_of_bases = bases.shape
-        return (self.matrix.raw(matrix), self.bases.raw(bases)) if bases.numel() else (self.matrix.raw(matrix),)
-
-
 class Spectral(Constraint):
     r"""Divide a weight by the norm of its operator, so that this becomes `lipschitz` [lip_linear_layers].
 
@@ -246,31 +217,52 @@ class SpectralNormalized(Spectral):
         return spectral_norms_upper(weight)
 
 
-class SpectralConvolution(Spectral):
-    r"""Divide a kernel (c_out, c_in, k[, k]) by the norm of its convolution, times `lipschitz` [lip_linear_layers].
-
-    That is not the norm of the kernel as a matrix. While training it is estimated on periodic images of 8k pixels an
-    axis; the bound of eval mode holds for every size.
+def linear(
+    n_in: int,
+    n_out: int,
+    *,
+    bias: bool = True,
+    constraint: Literal["orthonormal", "spectral"] = "orthonormal",
+    method: Method | None = None,
+    init: Init = "orthogonal",
+    lipschitz: float = 1.0,
+) -> nn.Linear:
+    """A dense layer with Lipschitz constant `lipschitz`: an `nn.Linear`, parametrized [lip_linear_layers].
 
     Args:
-        c_in: input channels.
-        kernel: number of taps along each axis.
-        axes: 1 or 2.
+        n_in: inputs.
+        n_out: outputs.
+        bias: whether to add a learned bias, which starts at 0.
+        constraint: `"orthonormal"`, all singular values are `lipschitz`, or `"spectral"`, only the largest is.
+        method: how to orthonormalize, see `lipspline.functional.matrices.orthonormalize`.
+        init: start from an orthogonal matrix, from Kaiming's normal law, or from the identity; then constrained.
         lipschitz: target constant.
+
+    Example:
+        >>> layer = linear(5, 3)
+        >>> torch.allclose(layer.weight @ layer.weight.mT, torch.eye(3), atol=1e-6)
+        True
     """
+    checks.at_least("n_in", n_in, 1)
+    checks.at_least("n_out", n_out, 1)
+    checks.one_of("constraint", constraint, ("orthonormal", "spectral"))
+    initialize = INITS[checks.one_of("init", init, INITS)]
+    check_method(constraint, method)
+    layer = nn.Linear(n_in, n_out, bias=bias)
+    with torch.no_grad():
+        initialize(layer.weight)
+        if bias:
+            layer.bias.zero_()
+    if constraint == "spectral":
+        parametrization = SpectralNormalized(n_in, lipschitz)
+    else:
+        parametrization = Orthonormal(method or "qr", lipschitz)
+    parametrize.register_parametrization(layer, "weight", parametrization)
+    return layer
 
-    def __init__(self, c_in: int, kernel: int, axes: int = 2, lipschitz: float = 1.0):
-        super().__init__(torch.randn(c_in, *[8 * kernel] * axes), lipschitz)
-        self.axes = axes
 
-    def operator(self, weight: Tensor, v: Tensor) -> Tensor:
-        return circular_convolution(v, weight)
-
-    def adjoint(self, weight: Tensor, u: Tensor) -> Tensor:
-        return circular_convolution_adjoint(u, weight)
-
-    def upper(self, weight: Tensor) -> Tensor:
-        return conv_norms_upper(weight, self.axes)
-
-    def extra_repr(self) -> str:
-        return f"axes={self.axes}, {super().extra_repr()}"
+def check_method(constraint: str, method: str | None) -> None:
+    if constraint == "spectral" and method is not None:
+        raise ValueError(
+            f"method={method!r} says how to orthonormalize, but constraint='spectral' does not. Leave method out."
+        )

@@ -9,13 +9,8 @@ from torch.nn.utils import parametrize
 
 from lipspline.functional.convolutions import bcop_kernel, conv_norm_circular, conv_norm_upper
 from lipspline.functional.matrices import METHODS, orthonormalize, spectral_norm_upper
-from lipspline.nn.parametrizations import (
-    Constraint,
-    OrthogonalConvolution,
-    Orthonormal,
-    SpectralConvolution,
-    SpectralNormalized,
-)
+from lipspline.nn.convolutions import OrthogonalConvolution, SpectralConvolution
+from lipspline.nn.matrices import Constraint, Orthonormal, SpectralNormalized
 
 
 def orthogonal_kernel(c_out: int, c_in: int, k: int, axes: int) -> Tensor:

@@ -1,0 +1,111 @@
+"""A trained network as ordinary layers, ready to run fast or elsewhere: its plain form, and ONNX."""
+
+import itertools
+import os
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from lipspline._infra import checks
+from lipspline.certification.proof import layer_bound
+from lipspline.kernels import eager
+from lipspline.nn.fold import fold
+from lipspline.nn.inference import FoldedSpline, InferenceConv2d
+
+ROUNDING = 1e-4  # how far a constraint may miss its target by rounding; more is an error of the constraint
+
+
+@torch.no_grad()
+def plain(model: nn.Module) -> nn.Module:
+    """Copy a model with all constraints folded in: ordinary layers and tables, the same outputs, certified.
+
+    A layer whose rigorous bound exceeds its target by rounding is divided by that bound, so that a network built of
+    1-Lipschitz layers is certified <= 1, not 1.0000004. Layers without a constraint stay as they are.
+
+    The copy is for inference: convolutions run channels last and, where autograd is off, by Winograd's algorithm, and
+    a spline behind a layer in an `nn.Sequential` overwrites what that layer returned.
+
+    Example:
+        >>> from lipspline.nn import linear
+        >>> layer = plain(linear(5, 3))
+        >>> type(layer).__name__, certify(layer).upper <= 1
+        ('Linear', True)
+    """
+    targets = {
+        name: constraint.lipschitz
+        for name, layer in model.named_modules()
+        if parametrize.is_parametrized(layer, "weight")
+        for constraint in layer.parametrizations.weight  # type: ignore[union-attr]
+        if hasattr(constraint, "lipschitz")
+    }
+    folded = fold(model)
+    for name, target in targets.items():
+        _shrink(folded.get_submodule(name), target, name)
+    return for_inference_(folded)
+
+
+def for_inference_(model: nn.Module) -> nn.Module:
+    """Let convolutions run channels last, by Winograd's algorithm, and splines overwrite what a layer before returned.
+
+    It is the same function, faster. All is decided once, by the measurement in docs/kernels.md, and not anew on each
+    machine: a choice that depends on the load of the moment would change the last bits from run to run.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):  # torch goes by the weight, whatever the layout of the image
+            module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
+            if type(module) is nn.Conv2d:
+                module.__class__ = InferenceConv2d
+        if isinstance(module, nn.Sequential):
+            for before, after in itertools.pairwise(module):
+                if isinstance(after, FoldedSpline) and isinstance(before, (nn.Conv2d, nn.Linear)):
+                    after.overwrite = not before._forward_hooks
+    return model
+
+
+def _shrink(layer: nn.Module, target: float, name: str) -> None:
+    """Divide the weight of a layer by its bound until the bound of the rounded weight is at most `target`."""
+    weight = layer.get_parameter("weight")
+    exact, divisor = weight.double(), 1.0
+    while (bound := layer_bound(layer).upper) > target:
+        if bound > target * (1 + ROUNDING):
+            raise ValueError(
+                f"Layer {name!r} should have Lipschitz constant {target:g}, but its bound is {bound:.9g}: "
+                f"more than rounding explains, so plain will not hide it."
+            )
+        divisor *= bound / target * (1 + 1e-9)
+        weight.copy_((exact / divisor).to(weight.dtype))
+
+
+def to_onnx(model: nn.Module, path: str | os.PathLike[str], input_shape: tuple[int, ...]) -> None:
+    """Export the plain form of a model to ONNX, with the batch and the image size left free.
+
+    Args:
+        model: any model that `plain` accepts.
+        path: the file to write.
+        input_shape: shape of one input, without batch.
+    """
+    checks.require("onnxscript", "onnx", "Exporting to ONNX")
+    example = torch.zeros(2, *input_shape)
+    free = {0: torch.export.Dim.AUTO, **dict.fromkeys(range(2, example.ndim), torch.export.Dim.AUTO)}
+    program = torch.export.export(plain(model), (example,), dynamic_shapes=(free,))
+    converted = torch.onnx.export(program.run_decompositions(_in_plain_torch()), dynamo=True, verbose=False)
+    assert converted is not None
+    converted.save(os.fspath(path))
+
+
+def _in_plain_torch() -> dict[Any, Any]:
+    """What replaces the library's own operators where only torch's are known."""
+    table = torch.export.default_decompositions()
+    operators = torch.ops.lipspline
+    table[operators.piecewise_affine.default] = eager.piecewise_affine
+    table[operators.swap_pairs.default] = eager.swap_pairs
+    table[operators.householder.default] = eager.householder
+    table[torch.ops.aten.searchsorted.Tensor] = _count_knots
+    return table
+
+
+def _count_knots(knots: Tensor, x: Tensor, **_: Any) -> Tensor:
+    """`torch.searchsorted` from the right, which ONNX lacks, by comparing with every knot of a free-knot spline."""
+    return (x.unsqueeze(-1) >= knots.unsqueeze(-2)).sum(dim=-1)

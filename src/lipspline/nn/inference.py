@@ -1,0 +1,237 @@
+"""Layers of finished networks, for inference: splines with their constraint folded in, and a faster convolution.
+
+They have no twin in `lipspline.functional`: their formulas are those of `spline`, `knots` and torch's convolution.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+from lipspline._infra import checks
+from lipspline.functional.knots import FreeKnots, intercepts, region_lookup
+from lipspline.functional.spline import region_tables
+from lipspline.kernels import overwrite_piecewise_affine, piecewise_affine
+from lipspline.kernels.torch_operator import is_ordinary
+from lipspline.kernels.winograd import convolve, has_winograd, prepare
+from lipspline.nn.spline import LinearSpline
+
+FEWEST = 16
+"""Channels, in and out, from which Winograd's algorithm pays."""
+
+
+class FoldedSpline(nn.Module):
+    r"""The same function as a `LinearSpline`, defined by its slopes, its mean knot value and its scale α.
+
+    A spline is stored by what makes it continuous by construction, so its Lipschitz constant is the largest slope and
+    no stored file can hide a jump. The intercepts of the regions are derived, and derived again after loading.
+
+    With `overwrite` set it writes its result over its input where autograd is off, as `nn.ReLU(inplace=True)` does:
+    for layers whose input nobody else reads.
+
+    Do not train it: use `LinearSpline`.
+    """
+
+    b: Tensor
+    slopes: Tensor
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, channels: int, *, regions: int, radius: float, shared: bool = False, channel_dim: int = 1):
+        super().__init__()
+        self.channels = checks.at_least("channels", channels, 1)
+        self.regions = checks.at_least("regions", regions, 2)
+        self.radius = checks.positive("radius", radius)
+        self.shared = shared
+        self.channel_dim = channel_dim
+        self.overwrite = False
+        rows = 1 if shared else channels
+        self.register_buffer("slopes", torch.ones(rows, regions))
+        self.register_buffer("mean", torch.zeros(rows))
+        self.register_buffer("scale", torch.ones(rows))
+        self.register_buffer("b", torch.zeros(rows, regions), persistent=False)
+        self.register_load_state_dict_post_hook(_refresh_after_loading)
+
+    @classmethod
+    @torch.no_grad()
+    def from_spline(cls, spline: LinearSpline) -> "FoldedSpline":
+        """Fold the constraint and the logarithm of the scale into buffers."""
+        folded = cls(
+            spline.channels,
+            regions=spline.regions,
+            radius=spline.radius,
+            shared=spline.shared,
+            channel_dim=spline.channel_dim,
+        )
+        slopes, mean = spline.constrained()
+        folded.slopes, folded.mean, folded.scale = slopes.clone(), mean.clone(), spline.log_scale.exp().to(slopes)
+        return folded.refresh()
+
+    @torch.no_grad()
+    def refresh(self) -> "FoldedSpline":
+        """Derive the intercepts from slopes, mean and scale."""
+        exact = (self.slopes.double(), self.mean.double(), self.radius, self.scale.double())
+        self.b = region_tables(*exact)[0].to(self.slopes)
+        return self
+
+    def _apply(self, fn, recurse=True):
+        """Change dtype or device, and derive the intercepts again: cast, they would make the spline jump."""
+        return super()._apply(fn, recurse).refresh()
+
+    def forward(self, x: Tensor) -> Tensor:
+        checks.floating("FoldedSpline", x)
+        checks.channels("FoldedSpline", x, self.channels, self.channel_dim)
+        points_per_unit = self.scale * (self.regions / (2 * self.radius))
+        evaluate = overwrite_piecewise_affine if self.overwrite and not torch.is_grad_enabled() else piecewise_affine
+        return evaluate(x, self.b, self.slopes, points_per_unit, self.regions / 2, self.channel_dim)
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, regions={self.regions}, radius={self.radius:g}" + (", shared=True" * self.shared)
+
+
+class FreeKnotSpline(nn.Module):
+    r"""One linear spline per channel with its own knots, defined by knots, slopes and its first intercept.
+
+    It is stored by what makes it continuous by construction, so its Lipschitz constant is the largest slope. Channels
+    with fewer knots than others repeat their last one, where the slope does not change any more.
+
+    Do not train it, and prefer the uniform grid of `LinearSpline` where speed matters: a region is found here by binary
+    search, there by one multiplication.
+
+    Args:
+        channels: size C of the channel dimension.
+        knots: number of knots that the layer has room for, at least 1.
+        shared: one spline for all channels.
+        channel_dim: 1, or -1 for inputs of shape (..., C).
+
+    Example:
+        >>> relu = FreeKnots(torch.tensor([0.0]), torch.tensor([0.0, 1.0]), torch.tensor(0.0))
+        >>> line = FreeKnots(torch.tensor([]), torch.tensor([0.5]), torch.tensor(1.0))
+        >>> FreeKnotSpline.from_splines([relu, line])(torch.tensor([[-2.0, -2.0]]))
+        tensor([[0., 0.]])
+    """
+
+    knots: Tensor
+    slopes: Tensor
+    intercept: Tensor
+    b: Tensor
+
+    def __init__(self, channels: int, *, knots: int, shared: bool = False, channel_dim: int = 1):
+        super().__init__()
+        self.channels = checks.at_least("channels", channels, 1)
+        checks.at_least("knots", knots, 1)
+        self.shared = shared
+        self.channel_dim = channel_dim
+        rows = 1 if shared else channels
+        self.register_buffer("knots", torch.zeros(rows, knots))
+        self.register_buffer("slopes", torch.ones(rows, knots + 1))
+        self.register_buffer("intercept", torch.zeros(rows))
+        self.register_buffer("b", torch.zeros(rows, knots + 1), persistent=False)
+        self.register_load_state_dict_post_hook(_refresh_after_loading)
+
+    @classmethod
+    def from_splines(
+        cls, splines: Sequence[FreeKnots], *, channels: int | None = None, channel_dim: int = 1
+    ) -> "FreeKnotSpline":
+        """A layer of one spline per channel, or of one spline shared by `channels` channels."""
+        room = max(1, max(spline.knots.numel() for spline in splines))
+        layer = cls(channels or len(splines), knots=room, shared=channels is not None, channel_dim=channel_dim)
+        padded = [_padded(spline, room) for spline in splines]
+        layer.knots, layer.slopes, layer.intercept = (torch.stack(parts) for parts in zip(*padded, strict=True))
+        return layer.refresh()
+
+    def splines(self) -> FreeKnots:
+        """The splines `(C, ·)`, or `(1, ·)` if shared."""
+        return FreeKnots(self.knots, self.slopes, self.intercept)
+
+    @torch.no_grad()
+    def refresh(self) -> "FreeKnotSpline":
+        """Derive the intercepts of the regions from what defines the splines."""
+        self.b = intercepts(FreeKnots(*(part.double() for part in self.splines()))).to(self.slopes)
+        return self
+
+    def _apply(self, fn, recurse=True):
+        """Change dtype or device, and derive the intercepts again: cast, they would make the splines jump."""
+        return super()._apply(fn, recurse).refresh()
+
+    def forward(self, x: Tensor) -> Tensor:
+        checks.floating("FreeKnotSpline", x)
+        checks.channels("FreeKnotSpline", x, self.channels, self.channel_dim)
+        return region_lookup(x, self.knots, self.b, self.slopes, self.channel_dim)
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, knots={self.knots.shape[-1]}" + (", shared=True" * self.shared)
+
+
+def _padded(spline: FreeKnots, room: int) -> FreeKnots:
+    """The same spline with `room` knots."""
+    missing = room - spline.knots.numel()
+    last = spline.knots[-1:] if spline.knots.numel() else spline.slopes.new_zeros(1)
+    return FreeKnots(
+        torch.cat([spline.knots, last.expand(missing)]),
+        torch.cat([spline.slopes, spline.slopes[-1:].expand(missing)]),
+        spline.intercept,
+    )
+
+
+def _refresh_after_loading(layer: FoldedSpline | FreeKnotSpline, _: object) -> None:
+    layer.refresh()
+
+
+class InferenceConv2d(nn.Conv2d):
+    """A convolution of channels-last images that runs Winograd's algorithm if it is 3 x 3 with zeros around the image.
+
+    Where a derivative is wanted, the C kernels do not run or a compiler looks on, it is `nn.Conv2d`; both round
+    differently in the last bits. The transformed kernels are kept, and made anew when the weight has changed.
+    """
+
+    _prepared: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self._is_simple(input):
+            return super().forward(input)
+        if self.has_algorithm and all(map(has_winograd, (input, *self._values()))):
+            bias = input.new_zeros(self.out_channels) if self.bias is None else self.bias
+            return convolve(input, self._transformed(), bias)
+        return super().forward(_with_channels_last(input) if self.in_channels == 1 else input)
+
+    def _is_simple(self, x: Tensor) -> bool:
+        """Whether `x` is a batch of images in memory, and nobody wants derivatives or another precision."""
+        tensors = (x, *self._values())
+        return (
+            is_ordinary(*tensors)
+            and not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
+            and forward_ad._current_level < 0
+            and not torch.is_autocast_enabled("cpu")
+            and x.ndim == 4
+            and x.shape[1] == self.in_channels
+        )
+
+    def _values(self) -> tuple[Tensor, ...]:
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+
+    @property
+    def has_algorithm(self) -> bool:
+        """Whether Winograd's algorithm computes this convolution, on processors that can run it."""
+        return (
+            self.kernel_size == (3, 3)
+            and self.padding in ("same", (1, 1))
+            and self.padding_mode == "zeros"
+            and self.stride == self.dilation == (1, 1)
+            and self.groups == 1
+            and min(self.in_channels, self.out_channels) >= FEWEST
+        )
+
+    def _transformed(self) -> Tensor:
+        """The kernels as the algorithm wants them. Comparing all weights takes microseconds, and no change escapes."""
+        if self._prepared is None or not torch.equal(self._prepared[0], self.weight):
+            weight = self.weight.detach()
+            self._prepared = weight.clone(), prepare(weight)
+        return self._prepared[1]
+
+
+def _with_channels_last(x: Tensor) -> Tensor:
+    """Gray images with strides that say channels last. Both orders are one in memory, but torch goes by the strides."""
+    images, _, height, width = x.shape
+    return x.contiguous().as_strided((images, 1, height, width), (height * width, 1, width, 1))

@@ -1,0 +1,178 @@
+"""Plain networks and ONNX: the same outputs, and a certificate that holds."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
+
+from lipspline import certify, plain
+from lipspline.kernels import native
+from lipspline.models import load, save, to_onnx
+from lipspline.networks import denoiser, mlp
+from lipspline.networks.rescale import rescale_
+from lipspline.nn import Averaged, LinearSpline
+from lipspline.nn.convolutions import conv1d, conv2d
+from lipspline.nn.matrices import linear
+from networks.small_networks import small_denoiser, trained
+
+ACTIVATIONS = ["relu", "av", "prelu", "gs", "hh", "lls"]
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
+@pytest.mark.parametrize("constraint", ["orthogonal", "spectral"])
+def test_plain_networks_have_the_same_outputs_and_are_certified_at_most_one(activation, padding_mode, constraint):
+    """[eq:architecture]: equal to 1e-6, ordinary layers only, and <= 1 instead of 1.0000004."""
+    model = small_denoiser(activation, padding_mode=padding_mode, constraint=constraint)
+    x = torch.rand(2, 1, 11, 8)
+    ordinary = plain(model)
+    torch.testing.assert_close(ordinary(x), model(x), atol=2e-6, rtol=2e-6)
+    assert certify(ordinary, steps=0).upper <= 1
+    assert not any(parametrize.is_parametrized(module) for module in ordinary.modules())
+    assert not any(isinstance(module, LinearSpline) for module in ordinary.modules())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: linear(7, 7, lipschitz=3.0),
+        lambda: linear(7, 4, constraint="spectral", lipschitz=0.1),
+        lambda: conv1d(3, 6, 3, lipschitz=2.0),
+        lambda: conv2d(4, 4, 3, stride=2),
+    ],
+)
+def test_plain_layers_reach_their_target_from_below(make: Callable[[], nn.Module]):
+    """[lip_linear_layers]: at most the target, and at least the target but for rounding."""
+    layer = make()
+    target = next(
+        module.parametrizations.weight[0].lipschitz for module in layer.modules() if parametrize.is_parametrized(module)
+    )
+    assert target * (1 - 0.03) <= certify(plain(layer), steps=0).upper <= target
+
+
+def test_plain_leaves_the_model_alone():
+    """A copy; the original can be trained on."""
+    model = small_denoiser().train()
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    plain(model)
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    model(torch.rand(1, 1, 8, 8)).sum().backward()
+
+
+def test_plain_keeps_layers_without_a_constraint_as_they_are():
+    """A free layer may be as steep as it likes; the certificate says so."""
+    model = nn.Sequential(nn.Linear(3, 3), Averaged(nn.Sequential(linear(3, 3), LinearSpline(3)), 0.5))
+    with torch.no_grad():
+        model[0].weight.mul_(10)
+    ordinary = plain(model)
+    assert torch.equal(ordinary[0].weight, model[0].weight)
+    assert certify(ordinary, steps=0).layers[1].upper <= 1
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(ordinary(x), model.eval()(x), atol=2e-6, rtol=2e-6)
+
+
+def test_plain_takes_constraints_of_torch_itself():
+    """Their target is not known, so they are folded as they are."""
+    layer = parametrizations.weight_norm(nn.Linear(3, 3))
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(plain(layer)(x), layer(x), atol=1e-6, rtol=1e-6)
+
+
+class Forgetful(nn.Module):
+    """A constraint that misses its target by more than rounding."""
+
+    lipschitz = 1.0
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return 1.01 * weight / torch.linalg.matrix_norm(weight, ord=2)
+
+
+def test_plain_does_not_hide_a_constraint_that_fails():
+    """An error of more than rounding is not scaled away."""
+    model = nn.Sequential(nn.Linear(3, 3))
+    parametrize.register_parametrization(model[0], "weight", Forgetful())
+    with pytest.raises(
+        ValueError,
+        match=r"^Layer '0' should have Lipschitz constant 1, but its bound is 1\.0[01]\d*: more than rounding explains",
+    ):
+        plain(model)
+
+
+def test_plain_networks_can_be_exported_by_torch():
+    """torch.export with a free batch and free image sizes."""
+    ordinary = plain(small_denoiser())
+    auto = torch.export.Dim.AUTO
+    program = torch.export.export(ordinary, (torch.rand(2, 1, 8, 9),), dynamic_shapes=({0: auto, 2: auto, 3: auto},))
+    x = torch.rand(3, 1, 13, 10)
+    torch.testing.assert_close(program.module()(x), ordinary(x))
+
+
+# ONNX
+
+
+@pytest.mark.parametrize("activation", ["lls", pytest.param("hh", marks=pytest.mark.slow)])
+def test_onnxruntime_computes_the_same(tmp_path: Path, activation: str):
+    """With another batch and another image size than the example's."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    model = small_denoiser(activation)
+    to_onnx(model, tmp_path / "net.onnx", (1, 12, 12))
+    session = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"))
+    x = torch.rand(3, 1, 10, 17)
+    (y,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    np.testing.assert_allclose(y, model(x).detach(), atol=2e-6, rtol=2e-6)
+
+
+def test_onnxruntime_computes_the_same_as_a_denoiser_that_was_read_and_rescaled(tmp_path: Path):
+    """What the package ships, at any noise level, leaves for other programs too."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    save(small_denoiser(), tmp_path / "net.safetensors")
+    model = rescale_(load(tmp_path / "net.safetensors"), 0.6)
+    to_onnx(model, tmp_path / "net.onnx", (1, 12, 12))
+    session = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"))
+    x = torch.rand(1, 1, 30, 17)
+    (y,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    np.testing.assert_allclose(y, model(x), atol=2e-6, rtol=2e-6)
+
+
+def test_onnxruntime_computes_the_same_for_dense_networks(tmp_path: Path):
+    """Rank two, with a free batch."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    model = trained(mlp(3, 2, width=6, depth=3, activation_options={"radius": 1.0}))
+    to_onnx(model, tmp_path / "net.onnx", (3,))
+    session = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"))
+    x = torch.randn(9, 3)
+    (y,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    np.testing.assert_allclose(y, model(x).detach(), atol=2e-6, rtol=2e-6)
+
+
+def test_plain_networks_run_channels_last_and_reuse_memory_but_never_the_callers():
+    torch.manual_seed(0)
+    model = denoiser(channels=8, depth=3)
+    network = plain(model)
+    seen: list[bool] = []
+    for layer in network:
+        layer.register_forward_hook(lambda _, inputs, out: seen.append(out.data_ptr() == inputs[0].data_ptr()))
+    image = torch.rand(2, 1, 12, 12)
+    before = image.clone()
+    with torch.no_grad():
+        result = network(image)
+    assert seen == [False, native.library is not None] * 2 + [False]
+    assert torch.equal(image, before)
+    assert all(layer.weight.is_contiguous(memory_format=torch.channels_last) for layer in list(network)[::2])
+    torch.testing.assert_close(result, model(image), rtol=0, atol=1e-6)
+    assert torch.equal(network(image), result)  # with autograd on, and so without overwriting
+
+
+def test_a_plain_spline_alone_leaves_its_input_alone():
+    spline, x = plain(LinearSpline(4, init="abs")), -torch.rand(3, 4)
+    before = x.clone()
+    with torch.no_grad():
+        torch.testing.assert_close(spline(x), -before)
+    assert torch.equal(x, before)
