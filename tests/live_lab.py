@@ -31,8 +31,8 @@ ORDER = {
 class Lab:
     """A running lab and how to talk to it."""
 
-    def __init__(self, bench, port):
-        self.bench, self.port = bench, port
+    def __init__(self, session, port):
+        self.session, self.port = session, port
         self.address = f"http://127.0.0.1:{port}"
 
     def ask(self, method, path, body=None, headers=None):
@@ -60,25 +60,25 @@ class Lab:
 
     def quiet(self):
         """Wait until nothing runs."""
-        if self.bench.job is not None:
-            self.bench.job.cancel()
-        while self.bench.job is not None and self.bench.job.running:
+        if self.session.job is not None:
+            self.session.job.cancel()
+        while self.session.job is not None and self.session.job.running:
             time.sleep(0.02)
 
 
 @contextmanager
-def opened(bench):
+def opened(session):
     """A lab on a free port, in a thread of this process."""
     with listen(0) as listener:
         port = listener.getsockname()[1]
-        config = uvicorn.Config(lab_app(bench, port), log_level="critical", lifespan="off", ws="none")
+        config = uvicorn.Config(lab_app(session, port), log_level="critical", lifespan="off", ws="none")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         while not server.started:
             time.sleep(0.01)
         try:
-            yield Lab(bench, port)
+            yield Lab(session, port)
         finally:
             server.should_exit = server.force_exit = True
             thread.join(timeout=10)

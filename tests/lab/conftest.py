@@ -8,26 +8,26 @@ import torch
 from browser import chromium
 from lipspline import models
 from lipspline.formats import builtin
-from lipspline.lab import Bench
-from lipspline.lab import bench as bench_module
+from lipspline.lab import Session
+from lipspline.lab import session as session_module
 from live_lab import opened
 
 
 @pytest.fixture(scope="session")
-def bench(tmp_path_factory):
+def session(tmp_path_factory):
     """Small images, and a denoiser of two layers."""
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp("weights") / "small.safetensors"
     models.save(models.denoiser(channels=4, depth=2), path)
     patch = pytest.MonkeyPatch()
     patch.setitem(builtin.BUILTIN, "phantom", lambda: builtin.shepp_logan(48))
-    yield Bench([path])
+    yield Session([path])
     patch.undo()
 
 
 @pytest.fixture(scope="session")
-def running_lab(bench):
-    with opened(bench) as lab:
+def running_lab(session):
+    with opened(session) as lab:
         yield lab
 
 
@@ -42,13 +42,13 @@ def lab(running_lab):
 @pytest.fixture
 def slow(monkeypatch):
     """Every step takes a third of a second."""
-    watch = bench_module._Watch.__call__
+    watch = session_module._Watch.__call__
 
     def sleepy(self, progress):
         time.sleep(0.3)
         watch(self, progress)
 
-    monkeypatch.setattr(bench_module._Watch, "__call__", sleepy)
+    monkeypatch.setattr(session_module._Watch, "__call__", sleepy)
 
 
 @pytest.fixture(scope="session")

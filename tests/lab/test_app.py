@@ -10,7 +10,7 @@ import pytest
 
 from lipspline import operators
 from lipspline.imaging.strength import PRIOR
-from lipspline.lab.bench import ITERATION
+from lipspline.lab.session import ITERATION
 from live_lab import ORDER
 
 
@@ -118,11 +118,11 @@ def test_a_job_can_be_cancelled_and_the_next_one_runs(lab, slow):
     assert lab.order()[0] == 202
 
 
-def test_an_error_while_solving_is_one_sentence(lab, bench, monkeypatch):
+def test_an_error_while_solving_is_one_sentence(lab, session, monkeypatch):
     def broken(*args, **kwargs):
         raise ValueError("The denoiser is out of order.")
 
-    monkeypatch.setattr("lipspline.lab.bench.solve_problem", broken)
+    monkeypatch.setattr("lipspline.lab.session.solve_problem", broken)
     assert lab.finish(lab.order()[1]["job"]) == [("failed", {"sentence": "The denoiser is out of order."})]
 
 

@@ -155,9 +155,9 @@ def test_a_page_from_elsewhere_cannot_use_the_lab(browser, lab, tmp_path):
         ".then((r) => r.text()).then((t) => 'read ' + t.length, () => 'refused')"
         ".then((t) => { document.title += t + ';' })</script>"
     )
-    before = lab.bench.job
+    before = lab.session.job
     browser.get(page.as_uri())
     wait(browser, lambda _: browser.title.count(";") == 2)
     assert browser.title == "refused;refused;"
-    assert lab.bench.job is before
+    assert lab.session.job is before
     complaints(browser)

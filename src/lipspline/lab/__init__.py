@@ -1,6 +1,6 @@
 """The lab: reconstructions in the browser, live, served to this machine alone (extra `lab`)."""
 
-from lipspline.lab.bench import Bench
 from lipspline.lab.server import serve
+from lipspline.lab.session import Session
 
-__all__ = ["Bench", "serve"]
+__all__ = ["Session", "serve"]

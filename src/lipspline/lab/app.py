@@ -17,10 +17,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from lipspline.lab.bench import Bench, Busy
-from lipspline.lab.guard import UPLOAD_LIMIT, Guard, TooLarge, too_large
-from lipspline.lab.job import LAST, Event, Job
-from lipspline.lab.order import Order, parse
+from lipspline.lab.request import LabRequest, parse
+from lipspline.lab.security import UPLOAD_LIMIT, SameOrigin, TooLarge, too_large
+from lipspline.lab.session import LAST, BackgroundJob, Busy, JobEvent, Session
 
 ORDER_LIMIT = 10_000  # bytes
 POLL, ALIVE = 0.1, 15.0  # seconds between looks for news, and between signs of life
@@ -37,20 +36,20 @@ REPORT_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; s
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-def lab_app(bench: Bench, port: int) -> Starlette:
+def lab_app(session: Session, port: int) -> Starlette:
     """The lab as an ASGI application for this port."""
     answers: list[tuple[str, str, Answer]] = [
-        ("/shelf", "GET", _shelf(bench)),
-        ("/images", "POST", _upload(bench)),
-        ("/preview", "POST", _preview(bench)),
-        ("/jobs", "POST", _start(bench)),
-        ("/jobs/{number:int}/events", "GET", _events(bench)),
-        ("/jobs/{number:int}/cancel", "POST", _cancel(bench)),
-        ("/report.html", "GET", _report(bench)),
+        ("/shelf", "GET", _shelf(session)),
+        ("/images", "POST", _upload(session)),
+        ("/preview", "POST", _preview(session)),
+        ("/jobs", "POST", _start(session)),
+        ("/jobs/{number:int}/events", "GET", _events(session)),
+        ("/jobs/{number:int}/cancel", "POST", _cancel(session)),
+        ("/report.html", "GET", _report(session)),
     ]
     routes = [Route(path, _file(*where), methods=["GET"]) for path, where in FILES.items()]
     routes += [Route(path, _in_one_sentence(answer), methods=[method]) for path, method, answer in answers]
-    return Starlette(routes=routes, middleware=[Middleware(Guard, port=port)])
+    return Starlette(routes=routes, middleware=[Middleware(SameOrigin, port=port)])
 
 
 def _file(package: str, name: str, kind: str) -> Answer:
@@ -89,53 +88,53 @@ async def _body(request: Request, limit: int) -> bytes:
     return b"".join(parts)
 
 
-async def _order(request: Request) -> Order:
+async def _order(request: Request) -> LabRequest:
     try:
         document = json.loads(await _body(request, ORDER_LIMIT))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
-        raise ValueError("An order is a JSON object, but the request holds none.") from None
+        raise ValueError("A request is a JSON object, but this one holds none.") from None
     return parse(document)
 
 
-def _shelf(bench: Bench) -> Answer:
+def _shelf(session: Session) -> Answer:
     async def answer(request: Request) -> Response:
-        return JSONResponse(bench.shelf())
+        return JSONResponse(session.shelf())
 
     return answer
 
 
-def _upload(bench: Bench) -> Answer:
+def _upload(session: Session) -> Answer:
     async def answer(request: Request) -> Response:
         content = await _body(request, UPLOAD_LIMIT)
         name = request.query_params.get("name", "")
-        return JSONResponse({"image": await run_in_threadpool(bench.images.add, name, content)}, 201)
+        return JSONResponse({"image": await run_in_threadpool(session.images.add, name, content)}, 201)
 
     return answer
 
 
-def _preview(bench: Bench) -> Answer:
+def _preview(session: Session) -> Answer:
     async def answer(request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(bench.preview, await _order(request)))
+        return JSONResponse(await run_in_threadpool(session.preview, await _order(request)))
 
     return answer
 
 
-def _start(bench: Bench) -> Answer:
+def _start(session: Session) -> Answer:
     async def answer(request: Request) -> Response:
-        job = await run_in_threadpool(bench.start, await _order(request))
+        job = await run_in_threadpool(session.start, await _order(request))
         return JSONResponse({"job": job.id}, 202)
 
     return answer
 
 
-def _job(bench: Bench, request: Request) -> Job | None:
-    job = bench.job
+def _job(session: Session, request: Request) -> BackgroundJob | None:
+    job = session.job
     return job if job is not None and job.id == request.path_params["number"] else None
 
 
-def _events(bench: Bench) -> Answer:
+def _events(session: Session) -> Answer:
     async def answer(request: Request) -> Response:
-        job = _job(bench, request)
+        job = _job(session, request)
         if job is None:
             return JSONResponse({"error": "There is no such job any more."}, 404)
         last = request.headers.get("last-event-id", "0")
@@ -144,7 +143,7 @@ def _events(bench: Bench) -> Answer:
     return answer
 
 
-async def _stream(job: Job, last: int) -> AsyncIterator[str]:
+async def _stream(job: BackgroundJob, last: int) -> AsyncIterator[str]:
     """Server-sent events from the one after `last` to the end of the job."""
     quiet = 0.0
     while True:
@@ -160,13 +159,13 @@ async def _stream(job: Job, last: int) -> AsyncIterator[str]:
         quiet += POLL
 
 
-def _as_text(event: Event) -> str:
+def _as_text(event: JobEvent) -> str:
     return f"id: {event.number}\nevent: {event.kind}\ndata: {json.dumps(event.data)}\n\n"
 
 
-def _cancel(bench: Bench) -> Answer:
+def _cancel(session: Session) -> Answer:
     async def answer(request: Request) -> Response:
-        job = _job(bench, request)
+        job = _job(session, request)
         if job is None:
             return JSONResponse({"error": "There is no such job any more."}, 404)
         job.cancel()
@@ -175,10 +174,10 @@ def _cancel(bench: Bench) -> Answer:
     return answer
 
 
-def _report(bench: Bench) -> Answer:
+def _report(session: Session) -> Answer:
     async def answer(request: Request) -> Response:
-        if bench.page is None:
+        if session.page is None:
             return JSONResponse({"error": "Nothing has been reconstructed yet."}, 404)
-        return Response(bench.page, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
+        return Response(session.page, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
 
     return answer

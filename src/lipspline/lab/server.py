@@ -31,13 +31,18 @@ def serve(port: int, weights: Sequence[Path], say: Callable[[str], None]) -> Non
     uvicorn = checks.require("uvicorn", "lab", "The lab")
     checks.require("starlette", "lab", "The lab")
     from lipspline.lab.app import lab_app
-    from lipspline.lab.bench import Bench
+    from lipspline.lab.session import Session
 
-    bench = Bench(weights)
+    session = Session(weights)
     with listen(port) as listener:
         number = listener.getsockname()[1]
         config = uvicorn.Config(
-            lab_app(bench, number), log_level="error", access_log=False, server_header=False, ws="none", lifespan="off"
+            lab_app(session, number),
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            ws="none",
+            lifespan="off",
         )
         say(f"http://{ADDRESS}:{number}/")
         uvicorn.Server(config).run(sockets=[listener])

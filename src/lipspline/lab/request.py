@@ -40,7 +40,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Order:
+class LabRequest:
     """A measurement and how it is to be solved.
 
     Args:
@@ -57,13 +57,13 @@ class Order:
     contraction: float
 
 
-def parse(document: object) -> Order:
-    """An order from JSON values; unknown, missing and impossible fields are refused."""
+def parse(document: object) -> LabRequest:
+    """A request from JSON values; unknown, missing and impossible fields are refused."""
     if not isinstance(document, dict):
-        raise ValueError(f"An order is a JSON object, but got {type(document).__name__}.")
-    names = [field.name for kind in (Measurement, Order) for field in fields(kind) if field.name != "measurement"]
+        raise ValueError(f"A request is a JSON object, but got {type(document).__name__}.")
+    names = [field.name for kind in (Measurement, LabRequest) for field in fields(kind) if field.name != "measurement"]
     if unknown := sorted(set(document) ^ set(names)):
-        raise ValueError(f"An order has the fields {', '.join(names)}; unknown or missing: {', '.join(unknown)}.")
+        raise ValueError(f"A request has the fields {', '.join(names)}; unknown or missing: {', '.join(unknown)}.")
     numbers = {name: _number(name, document[name]) for name in LIMITS}
     measurement = Measurement(
         image=_text("image", document),
@@ -73,7 +73,9 @@ def parse(document: object) -> Order:
         noise=numbers["noise"],
         seed=int(numbers["seed"]),
     )
-    return Order(measurement, _text("model", document), numbers["strength"], numbers["beta"], numbers["contraction"])
+    return LabRequest(
+        measurement, _text("model", document), numbers["strength"], numbers["beta"], numbers["contraction"]
+    )
 
 
 def _kind(value: object) -> Kind:

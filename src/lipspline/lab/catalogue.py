@@ -22,8 +22,8 @@ SMALLEST, LARGEST = 16, 320  # pixels along a side; larger images are reduced
 KEPT = 8  # uploads; the oldest goes first
 
 
-class Images:
-    """Images `(H, W)` by name: the built-in ones, and the latest uploads."""
+class ImageCatalogue:
+    """ImageCatalogue `(H, W)` by name: the built-in ones, and the latest uploads."""
 
     def __init__(self) -> None:
         self._uploads: dict[str, Tensor] = {}

@@ -8,7 +8,7 @@ import torch
 
 from lipspline.formats.guard import FileError
 from lipspline.formats.volume import Volume
-from lipspline.lab.shelf import KEPT, LARGEST, Denoisers, Images, prepare, read_upload
+from lipspline.lab.catalogue import KEPT, LARGEST, Denoisers, ImageCatalogue, prepare, read_upload
 
 
 def npy(array):
@@ -77,13 +77,13 @@ def test_bad_files_are_one_sentence_without_a_path(name, content, message):
 @pytest.mark.parametrize("name", ["../../etc/evil.npy", "/etc/evil.npy", "..\\evil.npy", "a/b/../evil.npy"])
 def test_a_name_is_never_a_path(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    label = Images().add(name, npy(np.eye(20)))
+    label = ImageCatalogue().add(name, npy(np.eye(20)))
     assert label == "1: evil.npy"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_only_the_latest_uploads_are_kept():
-    images = Images()
+    images = ImageCatalogue()
     for i in range(KEPT + 2):
         images.add(f"{i}.npy", npy(np.eye(20)))
     assert images.names()[3:] == [f"{i + 1}: {i}.npy" for i in range(2, KEPT + 2)]
@@ -92,7 +92,7 @@ def test_only_the_latest_uploads_are_kept():
 
 
 def test_without_any_denoiser_the_lab_says_what_to_do(monkeypatch):
-    monkeypatch.setattr("lipspline.lab.shelf.available", dict)
+    monkeypatch.setattr("lipspline.lab.catalogue.available", dict)
     with pytest.raises(ValueError, match="Name one of your own with --weights"):
         Denoisers()
 

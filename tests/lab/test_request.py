@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipspline.lab.order import LIMITS, Order, parse
+from lipspline.lab.request import LIMITS, LabRequest, parse
 from live_lab import ORDER
 
 
@@ -57,4 +57,4 @@ def test_any_json_is_an_order_or_refused(document):
     if isinstance(document, dict):
         document = {**ORDER, **document}
     with suppress(ValueError):
-        assert isinstance(parse(document), Order)
+        assert isinstance(parse(document), LabRequest)

@@ -23,7 +23,7 @@ class TooLarge(Exception):
     """A request longer than `UPLOAD_LIMIT`."""
 
 
-class Guard:
+class SameOrigin:
     """Refuses requests that were not made by a page of the lab, whatever they ask for.
 
     A page from elsewhere can make a browser send requests to this machine. It cannot choose their Host (which a name

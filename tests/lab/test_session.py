@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from lipspline.lab.job import Cancelled, Job
+from lipspline.lab.session import BackgroundJob, Cancelled
 
 
 def finished(work):
-    job = Job(1, work)
+    job = BackgroundJob(1, work)
     job.start()
     for thread in threading.enumerate():
         if thread.name == "lab-job-1":
@@ -69,7 +69,7 @@ def test_a_cancelled_job_stops_at_its_next_step():
         job.tell("step")
         raise AssertionError("not reached")
 
-    job = Job(1, work)
+    job = BackgroundJob(1, work)
     job.start()
     begun.wait()
     assert job.running
@@ -81,7 +81,7 @@ def test_a_cancelled_job_stops_at_its_next_step():
 
 
 def test_telling_a_cancelled_job_raises():
-    job = Job(1, lambda job: {})
+    job = BackgroundJob(1, lambda job: {})
     job.cancel()
     with pytest.raises(Cancelled):
         job.tell("step")

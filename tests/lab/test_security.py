@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from lipspline.lab.guard import UPLOAD_LIMIT
+from lipspline.lab.security import UPLOAD_LIMIT
 from lipspline.lab.server import listen
 from live_lab import ORDER
 
