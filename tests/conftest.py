@@ -1,6 +1,7 @@
 """What all tests share: the same examples on every run, and the same random numbers in every test."""
 
 import errno
+import multiprocessing
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -33,3 +34,11 @@ def no_space(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         monkeypatch.setattr(os, "fsync", full)
 
     return fill
+
+
+@pytest.fixture(scope="session")
+def processes():
+    """Processes that start in milliseconds, from a server that has imported torch already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["lipspline.training.tasks"])
+    return context

@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
-from experiments.toy import silent
 
 from lipspline.paper.recipe import load
 from lipspline.paper.run import Run, reproduce
+from paper.toy import silent
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from experiments.toy import silent
 
 from lipspline.certification.proof import certify
 from lipspline.networks import denoiser, effective_regions, files, plain
@@ -20,6 +19,7 @@ from lipspline.paper.recipe import load
 from lipspline.paper.run import Run, run_job
 from lipspline.priors.zoo import available, zoo
 from lipspline.training.checkpoint import decode
+from paper.toy import silent
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from experiments.toy import silent
 
 from lipspline.formats import nifti
 from lipspline.formats.volume import Volume
@@ -31,6 +30,7 @@ from lipspline.paper.reconstruction import (
 )
 from lipspline.paper.run import Run, reproduce
 from lipspline.pnp import Problem
+from paper.toy import silent
 
 
 class TestImages:

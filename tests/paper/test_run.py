@@ -8,10 +8,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from experiments import toy
-from experiments.toy import silent
 
 from lipspline.paper.run import Run, machine, pick, reproduce, run_job
+from paper import toy
+from paper.toy import silent
 
 
 def test_results_hold_numbers_claims_differences_and_the_class_of_machine(tmp_path):

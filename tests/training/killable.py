@@ -13,7 +13,7 @@ from lipspline.formats.images import NamedImage
 from lipspline.nn import LinearSpline, conv2d
 from lipspline.training import Plan, fit
 from lipspline.training.checkpoint import encode
-from lipspline.training.schedules import one_cycle
+from lipspline.training.optim import one_cycle
 from lipspline.training.tasks import Minimize, denoising
 
 

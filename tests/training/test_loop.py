@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 
+from lipspline._infra.randomness import random_state, set_random_state
 from lipspline.training import Diverged, Plan, Player, fit
 from lipspline.training.checkpoint import Checkpoints, decode
-from lipspline.training.loop import random_state, set_random_state
 from training import killable
 
 

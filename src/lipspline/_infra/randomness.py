@@ -1,7 +1,9 @@
 """A random stream for every purpose and step, so that the position in a run is a number and not a state."""
 
+import random
 import zlib
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,3 +49,24 @@ def shuffled_each(count: int, step: int, batch: int, seeds: tuple[int, ...]) -> 
 @lru_cache(maxsize=4)
 def _permutations(count: int, epoch: int, seeds: tuple[int, ...]) -> Tensor:
     return torch.stack([torch.randperm(count, generator=generator(seed, "epoch", epoch)) for seed in seeds])
+
+
+def random_state() -> dict[str, Any]:
+    """The states of the global random generators of torch (all devices), numpy and Python."""
+    kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)  # noqa: NPY002
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": [kind, np.asarray(keys).tolist(), position, has_gauss, gauss],
+        "python": list(random.getstate()),
+    }
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Go on with the random numbers where `random_state` was called."""
+    torch.set_rng_state(state["torch"])
+    if torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+    np.random.set_state(tuple(state["numpy"]))  # noqa: NPY002
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))

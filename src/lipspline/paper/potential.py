@@ -14,7 +14,7 @@ from lipspline.paper.experiment import Context, Job, Outcome, Verdict
 from lipspline.paper.networks import NetworkSpec, check_options
 from lipspline.paper.tables import Value
 from lipspline.training.loop import Fit, Plan, fit
-from lipspline.training.schedules import SCHEDULES
+from lipspline.training.optim import SCHEDULES
 from lipspline.training.tasks import Sampler, kantorovich
 
 Options = dict[str, dict[str, dict[str, Any]]]

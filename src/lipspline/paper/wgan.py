@@ -23,8 +23,7 @@ from lipspline.paper.experiment import Context, Expectation, Experiment, Outcome
 from lipspline.paper.networks import Activation, check_options
 from lipspline.paper.tables import Table
 from lipspline.training.loop import Plan, fit
-from lipspline.training.optim import Player
-from lipspline.training.schedules import cosine
+from lipspline.training.optim import Player, cosine
 from lipspline.training.tasks import Pairs, WassersteinGAN, classification
 
 digits = functools.lru_cache(maxsize=2)(mnist.load)

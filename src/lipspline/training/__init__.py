@@ -2,9 +2,7 @@
 
 from lipspline.training.log import JsonLines, Observer, Record, TensorBoard
 from lipspline.training.loop import Diverged, Fit, Plan, Task, fit
-from lipspline.training.optim import Player, param_groups
-from lipspline.training.rotations import Rotating
-from lipspline.training.schedules import SCHEDULES
+from lipspline.training.optim import SCHEDULES, Player, Rotating, param_groups
 from lipspline.training.slopes import learn_coefficients, learn_slopes
 
 __all__ = [

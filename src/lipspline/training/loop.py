@@ -1,7 +1,8 @@
 """One training loop for every task: update, log, evaluate, checkpoint, and go on after anything [eq:optim_network]."""
 
 import math
-import random
+import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
@@ -9,17 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lipspline._infra import checks, ranks
-from lipspline.training.averaging import WeightAverage
+from lipspline._infra.randomness import random_state, set_random_state
 from lipspline.training.checkpoint import Checkpoint, Checkpoints
-from lipspline.training.interrupt import deferred_interrupt
 from lipspline.training.log import JsonLines, Observer, Record
-from lipspline.training.optim import Player, set_rate
-from lipspline.training.schedules import Schedule, constant
+from lipspline.training.optim import Player, Schedule, constant, set_rate
 
 
 class Task(Protocol):
@@ -241,33 +239,8 @@ class _Window:
         return {name: total / count for name, (total, count) in self.sums.items()}
 
 
-def random_state() -> dict[str, Any]:
-    """The states of the global random generators of torch (all devices), numpy and Python."""
-    kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)  # noqa: NPY002
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "numpy": [kind, np.asarray(keys).tolist(), position, has_gauss, gauss],
-        "python": list(random.getstate()),
-    }
-
-
-def set_random_state(state: dict[str, Any]) -> None:
-    """Go on with the random numbers where `random_state` was called."""
-    torch.set_rng_state(state["torch"])
-    if torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
-    np.random.set_state(tuple(state["numpy"]))  # noqa: NPY002
-    version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
-
-
 def _trained(module: nn.Module) -> list[Tensor]:
     return [p for p in module.parameters() if p.requires_grad]
-
-
-def _average(parameters: Mapping[str, list[Tensor]], decay: float | None) -> WeightAverage | None:
-    return WeightAverage([p for group in parameters.values() for p in group], decay) if decay is not None else None
 
 
 @contextmanager
@@ -297,3 +270,82 @@ def _check_same(saved: dict, config: dict, checkpoints: Checkpoints | None) -> N
 def _metrics(line: dict[str, Any]) -> dict[str, float]:
     known = {"step", "lr", "seconds", "loss"}
     return {name: value for name, value in line.items() if name not in known and not name.startswith("loss/")}
+
+
+class WeightAverage:
+    r"""The running average :math:`\bar θ \leftarrow d\, \bar θ + (1 - d)\, θ` of unconstrained parameters.
+
+    What is averaged are the parameters before their parametrization, so the averaged network meets the same
+    constraints. The decay starts small, `d = min(decay, (1 + t) / (10 + t))` at step t, so that the initial values
+    are forgotten.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], decay: float):
+        self.parameters = list(parameters)
+        self.decay = checks.within("average", decay, 0.0, 1.0, "Use 0.999, or None for no averaging.")
+        self.values = [p.detach().clone() for p in self.parameters]
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take the parameters of step `step` into the average."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        for value, parameter in zip(self.values, self.parameters, strict=True):
+            value.lerp_(parameter, 1 - decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Use the average in place of the parameters inside a `with` block."""
+        kept = [p.detach().clone() for p in self.parameters]
+        self.apply()
+        try:
+            yield
+        finally:
+            _assign(self.parameters, kept)
+
+    def apply(self) -> None:
+        """Replace the parameters by their average."""
+        _assign(self.parameters, self.values)
+
+    def load(self, values: Sequence[Tensor]) -> None:
+        """Continue from saved values."""
+        _assign(self.values, values)
+
+
+@torch.no_grad()
+def _assign(targets: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for target, value in zip(targets, values, strict=True):
+        target.copy_(value)
+
+
+def _average(parameters: Mapping[str, list[Tensor]], decay: float | None) -> WeightAverage | None:
+    return WeightAverage([p for group in parameters.values() for p in group], decay) if decay is not None else None
+
+
+@dataclass
+class Interruption:
+    """Whether the user has asked to stop."""
+
+    requested: bool = False
+
+
+@contextmanager
+def deferred_interrupt() -> Iterator[Interruption]:
+    """Note the first Ctrl-C instead of raising at once; a second one raises as usual.
+
+    Signals reach the main thread only; elsewhere this does nothing.
+    """
+    interruption = Interruption()
+    if threading.current_thread() is not threading.main_thread():
+        yield interruption
+        return
+    previous = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, frame: object) -> None:
+        interruption.requested = True
+        signal.signal(signal.SIGINT, previous)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interruption
+    finally:
+        signal.signal(signal.SIGINT, previous)
