@@ -15,7 +15,8 @@ from lipspline.formats import bsd, images
 from lipspline.formats.location import locate
 from lipspline.networks.rescale import Rescaled, level_for, serving
 from lipspline.nn.combine import Averaged
-from lipspline.priors.zoo import available, zoo
+from lipspline.priors import zoo
+from lipspline.priors.denoisers import available
 from lipspline.training.tasks import mean_quality
 
 ROOT = Path(__file__).resolve().parent.parent

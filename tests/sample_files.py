@@ -219,7 +219,7 @@ def write_denoiser(path: Path) -> Path:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        models.save(models.denoiser("lls", channels=4, depth=3), path)
+        models.save(models.denoiser("lls", channels=4, depth=3), path, {"noise": 15})
     return path
 
 

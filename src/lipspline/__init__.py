@@ -1,6 +1,6 @@
 """Provably 1-Lipschitz networks with learned spline activations, and image reconstruction with a certificate."""
 
-from lipspline import functional, models, nn, operators, pnp
+from lipspline import functional, models, nn, operators, pnp, priors
 from lipspline.certification import Certificate, certify, declare, register_rule
 from lipspline.networks import effective_regions, plain, plot_activations, rewrite, sparsify, tv2
 from lipspline.training.optim import param_groups
@@ -20,6 +20,7 @@ __all__ = [
     "plain",
     "plot_activations",
     "pnp",
+    "priors",
     "register_rule",
     "rewrite",
     "sparsify",

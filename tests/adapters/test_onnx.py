@@ -10,7 +10,7 @@ from torch import nn
 from lipspline.models import to_onnx
 from lipspline.networks import denoiser
 from lipspline.priors import zoo
-from lipspline.priors.zoo import available
+from lipspline.priors.denoisers import available
 
 SIZES = [(1, 1, 8, 8), (3, 1, 17, 10), (2, 1, 33, 64)]
 

@@ -7,19 +7,20 @@ import torch
 from typer.testing import CliRunner
 
 from lipspline import cli, models
-from lipspline.imaging import demo, strength
+from lipspline.imaging import demo
+from lipspline.priors import denoisers
 
 pytest.importorskip("matplotlib")
 
 
 @pytest.fixture
-def shipped(monkeypatch):
+def shipped(monkeypatch, tmp_path):
     """As if two small denoisers shipped."""
     torch.manual_seed(0)
-    networks = {name: models.plain(models.denoiser(name, channels=4, depth=2)) for name in ("relu", "lls")}
-    levels = {(name, 15): f"{name}-15" for name in networks}
-    monkeypatch.setattr(strength, "available", lambda: levels)
-    monkeypatch.setattr(strength, "zoo", lambda activation, noise: networks[activation])
+    files = {(name, 15): tmp_path / f"{name}-15.safetensors" for name in ("lls", "relu")}
+    for (name, _), path in files.items():
+        models.save(models.denoiser(name, channels=4, depth=2), path, {"noise": 15})
+    monkeypatch.setattr(denoisers, "available", lambda: files)
     scans = demo.demo_scans(32)
     monkeypatch.setattr(demo, "demo_scans", lambda: scans)
 

@@ -16,7 +16,7 @@ from lipspline.imaging.denoise import denoise_file
 from lipspline.models import load, save
 from lipspline.networks import denoiser, mlp
 from lipspline.networks.rescale import serving
-from lipspline.priors.zoo import available
+from lipspline.priors.denoisers import available
 
 RNG = np.random.default_rng(0)
 

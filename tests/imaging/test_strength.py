@@ -61,10 +61,7 @@ def test_noise_is_measured_in_units_of_the_norm_of_the_operator():
     assert strength.relative_noise(problem(0.3, 5.0)) == pytest.approx(strength.relative_noise(problem(0.06)))
 
 
-def test_shipped_denoisers_go_by_name_and_noise(monkeypatch, net):
-    asked = []
-    monkeypatch.setattr(strength, "available", lambda: {("lls", 5): "", ("lls", 15): "", ("av", 15): ""})
-    monkeypatch.setattr(strength, "zoo", lambda *a: asked.append(a) or models.load(net))
+def test_shipped_denoisers_go_by_name_and_noise():
     assert strength.choose("lls", 7.5, 0.4, problem(0.01)).name == "lls-7.5"
     automatic = strength.choose("lls", "auto", "auto", problem(0.01), prior=1)
     assert (automatic.name, automatic.beta) == ("lls-8.06", pytest.approx(strength.USUAL_BETA))
@@ -72,32 +69,45 @@ def test_shipped_denoisers_go_by_name_and_noise(monkeypatch, net):
     assert strength.choose("lls", "auto", "auto", problem(0.02)).name == f"lls-{8.06 * 2 * strength.PRIOR**0.5:.3g}"
     assert strength.choose("av", 10, "auto", problem(0.01), prior=1).beta == strength.matching_beta(0.01, 10)
     assert strength.choose("av", "auto", 0.4, problem(0.01)).beta == 0.4
-    assert asked[0] == ("lls", 7.5)
-    assert [name for name, _ in asked] == ["lls", "lls", "lls", "av", "av"]
 
 
-def test_little_noise_lowers_beta_rather_than_the_level_of_the_denoiser(monkeypatch, net):
+def test_little_noise_lowers_beta_rather_than_the_level_of_the_denoiser():
     """Below the levels it was trained for a denoiser sees images that are brighter than in its training."""
-    monkeypatch.setattr(strength, "available", lambda: {("lls", 5): "", ("lls", 15): "", ("av", 15): ""})
-    monkeypatch.setattr(strength, "zoo", lambda *a: models.load(net))
     chosen = strength.choose("lls", "auto", "auto", problem(0.004), prior=1)
     assert (chosen.name, chosen.beta) == ("lls-5", strength.matching_beta(0.004, 5))
-    assert strength.choose("av", "auto", "auto", problem(0.004), prior=1).name == "av-15"
+    assert strength.choose("av", "auto", "auto", problem(0.004), prior=1).name == "av-5"
     assert strength.choose("lls", "auto", 0.1, problem(0.004), prior=1).name == "lls-3.23"
 
 
-def test_a_file_that_says_what_it_was_trained_for_is_taken_at_its_word(tmp_path):
+def test_complex_images_are_served_in_their_own_range():
+    """Real and imaginary parts lie in [-1, 1], and a network knows only the values it was trained on."""
+    y = torch.zeros(1, 1, 4, 4, dtype=torch.complex64)
+    chosen = strength.choose("lls", 8, 0.1, Problem(y, Identity((1, 4, 4)), y, 1.0, 0.01))
+    x = 2 * torch.rand(1, 1, 4, 4) - 1
+    wanted = 2 * (models.zoo("lls", 4)((x + 1) / 2) - 0.5)
+    torch.testing.assert_close(chosen.denoiser(x), wanted, rtol=1e-5, atol=1e-6)
+    assert chosen.upper <= 1
+
+
+@pytest.mark.parametrize("provenance", [{"noise": 5}, {"trained": {"noise": 5}}])
+def test_a_file_that_says_what_it_was_trained_for_is_taken_at_its_word(tmp_path, provenance):
+    """In either of the places where files have it."""
     network = models.denoiser("lls", channels=4, depth=2)
-    models.save(network, tmp_path / "n.safetensors", {"trained": {"noise": 5}})
+    models.save(network, tmp_path / "n.safetensors", provenance)
     chosen = strength.choose(str(tmp_path / "n.safetensors"), "auto", "auto", problem(0.01), prior=1)
     assert chosen.beta == strength.matching_beta(0.01, 5)
 
 
+def test_a_file_that_does_not_say_it_needs_beta(tmp_path):
+    models.save(models.denoiser("lls", channels=4, depth=2), tmp_path / "n.safetensors")
+    with pytest.raises(ValueError, match="does not say which noise level it was trained for"):
+        strength.choose(str(tmp_path / "n.safetensors"), "auto", "auto", problem(0.01))
+    assert strength.choose(str(tmp_path / "n.safetensors"), "auto", 0.3, problem(0.01)).beta == 0.3
+
+
 def test_other_names_and_networks_are_refused(net, tmp_path):
-    with pytest.raises(ValueError, match=r"--model must name a shipped denoiser .* but is 'unet'"):
+    with pytest.raises(ValueError, match=r"prior must be one of .*lls.* but is 'unet'"):
         strength.choose("unet", "auto", 0.4, problem(0.01))
-    with pytest.raises(ValueError, match="Leave --noise out"):
-        strength.choose(net, 15, 0.4, problem(0.01))
     models.save(models.mlp(2, 1, width=4, depth=2), tmp_path / "mlp.safetensors")
-    with pytest.raises(ValueError, match="no denoiser of images"):
+    with pytest.raises(ValueError, match="is not a denoiser of grey images"):
         strength.choose(str(tmp_path / "mlp.safetensors"), "auto", 0.4, problem(0.01))

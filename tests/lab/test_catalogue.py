@@ -92,7 +92,7 @@ def test_only_the_latest_uploads_are_kept():
 
 
 def test_without_any_denoiser_the_lab_says_what_to_do(monkeypatch):
-    monkeypatch.setattr("lipspline.lab.catalogue.available", dict)
+    monkeypatch.setattr("lipspline.priors.denoisers.available", dict)
     with pytest.raises(ValueError, match="Name one of your own with --weights"):
         Denoisers()
 
@@ -101,5 +101,5 @@ def test_a_file_that_is_no_denoiser_is_refused(tmp_path):
     from lipspline import models
 
     models.save(models.mlp(2, 1, width=4, depth=2), tmp_path / "net.safetensors")
-    with pytest.raises(ValueError, match=r"net\.safetensors is not a denoiser of grey images\."):
+    with pytest.raises(ValueError, match=r"net\.safetensors is not a denoiser of grey images"):
         Denoisers([tmp_path / "net.safetensors"])

@@ -17,7 +17,8 @@ from lipspline.paper.denoiser_training import PARAMETERS, Start, Training, needs
 from lipspline.paper.experiment import Context, Outcome
 from lipspline.paper.recipe import load
 from lipspline.paper.run import Run, run_job
-from lipspline.priors.zoo import available, zoo
+from lipspline.priors import zoo
+from lipspline.priors.denoisers import available
 from lipspline.training.checkpoint import decode
 from paper.toy import silent
 

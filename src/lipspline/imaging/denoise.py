@@ -7,18 +7,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lipspline._infra import checks
 from lipspline.certification.proof import certify
 from lipspline.formats import images
 from lipspline.formats.pixels import from_planes, to_planes, white_level
 from lipspline.functional.noise import estimate_noise
-from lipspline.networks.builders import Network
-from lipspline.networks.files import load
-from lipspline.networks.rescale import serve_
 from lipspline.networks.tiling import apply_tiled
-from lipspline.priors.zoo import trained_noise, zoo
+from lipspline.priors import DenoiserPrior, resolve
 
 Watch = Callable[[int, int], None]
 TILE = 512
@@ -86,7 +83,8 @@ def denoise_file(
     white = white_level(image, white)
     planes = to_planes(image, white)
     level = 255 * _estimated(planes) if noise == "auto" else checks.positive("noise", noise)
-    network, trained = denoiser_for(model, level)
+    prior = denoiser_prior(model)
+    network, trained = prior.at(level), prior.level_for(level)
     result = _applied(network, planes, watch or (lambda done, total: None))
     images.write(target, from_planes(result, image, white))
     return Denoised(
@@ -103,20 +101,12 @@ def denoise_file(
     )
 
 
-def denoiser_for(model: str, noise: float) -> tuple[Network, float]:
-    """The denoiser `model`, shipped or a file, at a noise level; and the level it was trained for, both of 255."""
-    if Path(model).suffix != ".safetensors":
-        return zoo(model, noise), trained_noise(model, noise)
-    network = load(model)
-    if network.config.get("kind") != "denoiser" or network.config["colors"] != 1:
-        raise ValueError(f"{model} is no denoiser of gray images: its configuration is {network.config}.")
-    trained = network.provenance.get("noise")
-    if not isinstance(trained, (int, float)):
-        raise ValueError(
-            f"{model} does not say which noise it was trained for. Write it with that in its provenance: "
-            f'models.save(network, path, {{"noise": 15}}).'
-        )
-    return serve_(network, trained, noise), float(trained)
+def denoiser_prior(name: str) -> DenoiserPrior:
+    """The denoiser of this name or file; other priors do not denoise images by themselves."""
+    prior = resolve(name)
+    if not isinstance(prior, DenoiserPrior):
+        raise ValueError(f"model must be a denoiser, but {name} is an {prior.kind}.")
+    return prior
 
 
 def _check_target(source: Path, target: Path, force: bool) -> None:
@@ -136,7 +126,7 @@ def _estimated(planes: Tensor) -> float:
 
 
 @torch.no_grad()
-def _applied(network: Network, planes: Tensor, watch: Watch) -> Tensor:
+def _applied(network: nn.Module, planes: Tensor, watch: Watch) -> Tensor:
     """The denoised planes `(C, 1, H, W)`, one by one and tile by tile."""
     result = torch.empty_like(planes)
     for index, plane in enumerate(planes.split(1)):

@@ -13,16 +13,16 @@ thumb: with images like yours and a known truth, `pnp.tune` finds better numbers
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import sqrt
-from pathlib import Path
 from typing import Literal
 
+from torch import nn
+
 from lipspline._infra import checks
-from lipspline.certification.proof import certify
+from lipspline.certification import certify
 from lipspline.imaging.problem import Problem
-from lipspline.networks.builders import Network
-from lipspline.networks.files import load
-from lipspline.priors.zoo import available, zoo
+from lipspline.priors import COMPLEX_RANGE, UNIT_RANGE, DenoiserPrior, Prior, resolve
 
 Auto = Literal["auto"]
 
@@ -32,55 +32,53 @@ USUAL_BETA = 0.1
 BETAS = (0.01, 0.5)
 """The least β that `auto` chooses, and the largest, up to which [eq:EstForward] holds."""
 NOISES = (1.0, 25.0)
-"""The same for the noise level, of 255."""
-UNKNOWN_NOISE = 15.0
-"""Taken for the noise level, of 255, of a denoiser whose file does not say what it was trained for."""
+"""The same for the noise level, in units of 1/255."""
 
 
 @dataclass(frozen=True)
 class Strength:
     """The denoiser and its weight β."""
 
-    denoiser: Network
+    prior: Prior
+    denoiser: nn.Module
+    """The prior at the chosen noise level, for the values that occur in the images."""
     name: str
-    """Of the shipped denoiser, such as "lls-15", or of the file."""
+    """Of the prior with its noise level, such as "lls-15", or of the file."""
     beta: float
     chosen: str
     """Who chose noise level and β, in words."""
 
-    @property
+    @cached_property
     def upper(self) -> float:
         """The certified Lipschitz bound of the denoiser."""
-        return self.denoiser.certificate.upper if self.denoiser.certificate else certify(self.denoiser, steps=0).upper
+        return certify(self.denoiser, steps=0).upper
 
 
 def choose(model: str, noise: float | Auto, beta: float | Auto, problem: Problem, prior: float = PRIOR) -> Strength:
-    """The denoiser `model`, a shipped one at `noise` of 255 or a file, and β; what is "auto" follows from the data."""
+    """The denoiser `model`, by name or file, at noise level `noise`, and β; what is "auto" follows from the data."""
     weight = None if beta == "auto" else checks.within("beta", beta, 0, 1)
     relative = relative_noise(problem, prior)
     seen = f"auto, from noise {relative_noise(problem, 1):.2g} of the brightness in the data"
     words = "given" if weight and noise != "auto" else seen
-    shipped = sorted({activation for activation, _ in available()})
-    if model in shipped:
-        level = automatic_level(model, relative, weight) if noise == "auto" else checks.positive("noise", noise)
-        return Strength(zoo(model, level), f"{model}-{level:.3g}", weight or matching_beta(relative, level), words)
-    if Path(model).suffix != ".safetensors":
-        raise ValueError(
-            f"--model must name a shipped denoiser ({', '.join(shipped) or 'none is'}) or a .safetensors file, but is "
-            f"{model!r}."
-        )
-    if noise != "auto":
-        raise ValueError(f"--noise is for shipped denoisers, but {model} is a file of its own. Leave --noise out.")
-    network = _of_images(load(model), model)
-    if weight is not None:
-        return Strength(network, Path(model).name, weight, "given")
-    return Strength(network, Path(model).name, automatic_beta(network, relative), words)
+    found = resolve(model)
+    if not isinstance(found, DenoiserPrior):
+        raise ValueError(f"The prior {found.name} is an {found.kind}, not a denoiser.")
+    values = value_range(problem)
+    if len(found.levels) < 2 and noise == "auto":  # one network: as it was trained
+        if not found.levels and weight is None:
+            raise ValueError(f"{found.name} does not say which noise level it was trained for. Give beta.")
+        level = next(iter(found.levels), None)
+        chosen = weight if weight or level is None else matching_beta(relative, level)
+        assert chosen is not None
+        return Strength(found, found.at(level, range=values), found.name, chosen, "given" if weight else words)
+    level = automatic_level(found, relative, weight) if noise == "auto" else checks.positive("noise", noise)
+    chosen = weight or matching_beta(relative, level)
+    return Strength(found, found.at(level, range=values), f"{found.name}-{level:.3g}", chosen, words)
 
 
-def automatic_beta(denoiser: Network, relative: float) -> float:
-    """The β that matches the noise in the data (`relative_noise`) for a denoiser as it was trained."""
-    level = float(denoiser.provenance.get("trained", {}).get("noise", UNKNOWN_NOISE))
-    return matching_beta(relative, level)
+def value_range(problem: Problem) -> tuple[float, float]:
+    """The values that real and imaginary parts of an image can have, if its modulus is at most 1."""
+    return COMPLEX_RANGE if problem.direct.is_complex() else UNIT_RANGE
 
 
 def relative_noise(problem: Problem, prior: float = PRIOR) -> float:
@@ -89,7 +87,7 @@ def relative_noise(problem: Problem, prior: float = PRIOR) -> float:
 
 
 def matching_beta(relative: float, noise: float) -> float:
-    """The β at which a denoiser for `noise`, of 255, is as strong as the noise in the data asks for, within `BETAS`.
+    """The β at which a denoiser for this noise level is as strong as the noise in the data asks for, within `BETAS`.
 
     Example:
         >>> round(matching_beta(0.01, 8), 3), matching_beta(0.0, 8), matching_beta(1.0, 8)
@@ -99,7 +97,7 @@ def matching_beta(relative: float, noise: float) -> float:
 
 
 def matching_noise(relative: float, beta: float) -> float:
-    """The noise level, of 255, at which a denoiser weighted with β is as strong as the data ask for, within `NOISES`.
+    """The noise level at which a denoiser weighted with β is as strong as the data ask for, within `NOISES`.
 
     Example:
         >>> round(matching_noise(0.01, 0.1), 2), matching_noise(0.0, 0.1), matching_noise(1.0, 0.1)
@@ -108,14 +106,7 @@ def matching_noise(relative: float, beta: float) -> float:
     return min(max(255 * relative / sqrt(beta), NOISES[0]), NOISES[1])
 
 
-def automatic_level(model: str, relative: float, weight: float | None = None) -> float:
+def automatic_level(prior: DenoiserPrior, relative: float, weight: float | None = None) -> float:
     """The noise level that goes with β; where β is free too, not below those that the denoiser was trained for."""
     level = matching_noise(relative, weight or USUAL_BETA)
-    lowest = min(noise for activation, noise in available() if activation == model)
-    return max(level, lowest) if weight is None else level
-
-
-def _of_images(network: Network, source: str) -> Network:
-    if network.config.get("kind") != "denoiser":
-        raise ValueError(f"{source} is no denoiser of images, but a network of kind {network.config.get('kind')!r}.")
-    return network
+    return max(level, min(prior.levels)) if weight is None else level

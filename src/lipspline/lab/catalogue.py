@@ -6,16 +6,15 @@ from functools import cache
 from pathlib import Path
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from lipspline._infra import checks
 from lipspline.formats import ct, mri
 from lipspline.formats.builtin import BUILTIN
 from lipspline.formats.guard import FileError
 from lipspline.formats.volume import Volume
-from lipspline.networks.builders import Network
-from lipspline.networks.files import load
-from lipspline.priors.zoo import available, zoo
+from lipspline.priors import DenoiserPrior, catalogue
+from lipspline.priors.denoisers import resolve_file, resolve_shipped
 
 ENDINGS = (".png", ".tif", ".tiff", ".npy", ".npz", ".nii", ".nii.gz", ".dcm", ".h5", ".hdf5")
 SMALLEST, LARGEST = 16, 320  # pixels along a side; larger images are reduced
@@ -92,11 +91,11 @@ def prepare(volume: Volume) -> Tensor:
 
 
 class Denoisers:
-    """Denoisers by name: the shipped ones, which serve any noise level, and those of files."""
+    """Denoisers by name: the shipped ones and those of files."""
 
     def __init__(self, files: Sequence[Path] = ()) -> None:
-        self._files = {path.stem: _denoiser(path) for path in files}
-        self.shipped = list(dict.fromkeys(activation for activation, _ in available()))
+        self._files = {path.stem: resolve_file(path) for path in files}
+        self.shipped = [name for name, prior in catalogue().items() if isinstance(prior, DenoiserPrior)]
         if not self.names():
             raise ValueError("No denoiser ships with this version of lipspline. Name one of your own with --weights.")
 
@@ -104,19 +103,12 @@ class Denoisers:
         """All names; files first, since somebody asked for them."""
         return [*self._files, *(name for name in self.shipped if name not in self._files)]
 
-    def get(self, name: str, strength: float) -> Network:
-        """A denoiser for noise `strength` of 255; a file serves the level it was trained for."""
+    def prior(self, name: str) -> DenoiserPrior:
+        """A denoiser with all its noise levels."""
         checks.one_of("model", name, self.names())
-        return self._files[name] if name in self._files else _shipped(name, strength)
+        return self._files[name] if name in self._files else resolve_shipped(name)
 
-
-@cache
-def _shipped(name: str, strength: float) -> Network:
-    return zoo(name, strength)
-
-
-def _denoiser(path: Path) -> Network:
-    network = load(path)
-    if network.config.get("kind") != "denoiser" or network.config.get("colors", 1) != 1:
-        raise ValueError(f"{path} is not a denoiser of grey images.")
-    return network
+    def get(self, name: str, strength: float) -> nn.Module:
+        """A denoiser for the noise level `strength`; a file that does not say its own serves as it is."""
+        prior = self.prior(name)
+        return prior.at(strength if prior.levels else None)

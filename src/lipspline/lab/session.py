@@ -14,7 +14,7 @@ from torch import Tensor
 from lipspline.formats.volume import Volume
 from lipspline.imaging import Iteration, Problem, Scan, SimulatedCT, SimulatedMRI, Undersampling
 from lipspline.imaging.solved import DIRECT, solve_problem, solved_case
-from lipspline.imaging.strength import automatic_beta, automatic_level, matching_beta, relative_noise
+from lipspline.imaging.strength import automatic_level, matching_beta, relative_noise
 from lipspline.lab.catalogue import Denoisers, ImageCatalogue
 from lipspline.lab.request import LabRequest, Measurement
 from lipspline.pnp import Progress, lipschitz_bound
@@ -157,13 +157,9 @@ class Session:
     def _suited(self, request: LabRequest, problem: Problem) -> dict[str, float]:
         """The noise level that suits the data, and the β that does for the level that was chosen."""
         relative = relative_noise(problem)
-        if request.model in self.denoisers.shipped:
-            strength, beta = automatic_level(request.model, relative), matching_beta(relative, request.strength)
-        else:
-            strength, beta = (
-                request.strength,
-                automatic_beta(self.denoisers.get(request.model, request.strength), relative),
-            )
+        prior = self.denoisers.prior(request.model)
+        strength = automatic_level(prior, relative) if prior.levels else request.strength
+        beta = matching_beta(relative, request.strength)
         return {"strength": round(strength), "beta": round(beta, 2)}
 
     def _setting(self, request: LabRequest, problem: Problem) -> Setting:

@@ -56,32 +56,39 @@ def averaged(network: Network, beta: float) -> Network:
 
 
 class Rescaled(nn.Module):
-    r"""`c D(x / c)`: a denoiser for noise `s` as one for noise `c s`, with the same Lipschitz constant [sec:exp_pnp].
+    r"""`o + c D((x - o) / c)`: a denoiser for other noise and other grey values, with the same Lipschitz constant.
 
     `x = x_0 + c s n` with white noise `n` is `x / c = x_0 / c + s n`: the noise D was trained for, on an image with
-    grey values in `[0, 1/c]`. Differences are divided and multiplied by the same number, so that the certificate of
-    D is also that of the rescaled denoiser.
+    grey values in `[0, 1/c]` [sec:exp_pnp]. With an offset o, grey values in `[o, o + c]` become those in `[0, 1]`.
+    Differences are divided and multiplied by the same number, so that the certificate of D is also that of the
+    rescaled denoiser.
 
     Args:
         inner: D.
         factor: c, the noise level wanted over the one that D was trained for.
+        offset: o, the value that D sees as zero.
 
     Example:
         >>> shrink = nn.Softshrink(1.0)
         >>> Rescaled(shrink, 2.0)(torch.tensor([1.0, 3.0]))
         tensor([0., 1.])
+        >>> Rescaled(shrink, 2.0, offset=-1.0)(torch.tensor([1.0, 3.0]))
+        tensor([-1.,  1.])
     """
 
-    def __init__(self, inner: nn.Module, factor: float):
+    def __init__(self, inner: nn.Module, factor: float, offset: float = 0.0):
         super().__init__()
         self.inner = inner
         self.factor = checks.positive("factor", factor)
+        self.offset = checks.number("offset", offset)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.factor * self.inner(x / self.factor)
+        if self.offset == 0:
+            return self.factor * self.inner(x / self.factor)
+        return self.offset + self.factor * self.inner((x - self.offset) / self.factor)
 
     def extra_repr(self) -> str:
-        return f"factor={self.factor:g}"
+        return f"factor={self.factor:g}, offset={self.offset:g}"
 
 
 @register_rule(Rescaled)

@@ -13,7 +13,8 @@ from lipspline.networks.files import checksum, load
 from lipspline.networks.inference import plain
 from lipspline.networks.rescale import level_for, serving
 from lipspline.paper.networks import Activation
-from lipspline.priors.zoo import available, zoo
+from lipspline.priors import zoo
+from lipspline.priors.denoisers import available
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,7 @@
 """What is known about images before they are measured: denoisers and energies, found by name or file."""
+
+from lipspline.priors.denoisers import DenoiserPrior, zoo
+from lipspline.priors.lookup import catalogue, resolve
+from lipspline.priors.prior import COMPLEX_RANGE, UNIT_RANGE, Kind, Prior
+
+__all__ = ["COMPLEX_RANGE", "UNIT_RANGE", "DenoiserPrior", "Kind", "Prior", "catalogue", "resolve", "zoo"]

@@ -1,1 +1,1 @@
-"""Shipped weights: safetensors files, read by `lipspline.priors.zoo`."""
+"""Shipped weights: safetensors files, read by `lipspline.priors`."""

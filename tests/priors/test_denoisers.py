@@ -22,7 +22,7 @@ from lipspline.networks.files import checksum
 from lipspline.networks.rescale import Rescaled, serving
 from lipspline.nn.combine import Averaged
 from lipspline.priors import zoo
-from lipspline.priors.zoo import available, trained_noise
+from lipspline.priors.denoisers import available, resolve_shipped
 
 SHIPPED = sorted(available())
 
@@ -44,7 +44,7 @@ def weights(tmp_path, monkeypatch):
 
 
 def test_what_lies_in_the_package_is_available(weights):
-    assert available() == {("lls", 5): "lls-5.safetensors", ("lls", 15): "lls-15.safetensors"}
+    assert available() == {("lls", n): weights / f"lls-{n}.safetensors" for n in (5, 15)}
 
 
 def test_a_shipped_denoiser_is_the_one_of_its_file(weights):
@@ -58,7 +58,7 @@ def test_a_shipped_denoiser_is_the_one_of_its_file(weights):
 @pytest.mark.parametrize(("noise", "trained"), [(15, 15), (40, 15), (8, 5), (8.8, 15), (5, 5), (1, 5)])
 def test_other_noise_levels_are_served_by_the_nearest_one(weights, noise, trained):
     """Nearest as a ratio; rescaled up, or averaged [sec:exp_pnp]; the certificate is proved of what is returned."""
-    assert trained_noise("lls", noise) == trained
+    assert resolve_shipped("lls").level_for(noise) == trained
     model, x = zoo("lls", noise), torch.rand(1, 1, 12, 10)
     inner = load(weights / f"lls-{trained}.safetensors")
     wanted = serving(inner, trained, noise)
@@ -107,7 +107,7 @@ def test_weights_that_are_steeper_than_they_should_be_are_refused(weights):
 
 def test_a_denoiser_that_does_not_ship_is_refused(weights):
     """The error lists those that do."""
-    wanted = "No denoiser 'gs' ships with lipspline; there are: lls at noise 5, lls at noise 15. A denoiser"
+    wanted = "No denoiser 'gs' ships with lipspline; there are: lls. A denoiser"
     with pytest.raises(ValueError, match=f"^{re.escape(wanted)}"):
         zoo("gs", noise=15)
 
