@@ -11,8 +11,8 @@ from pathlib import Path
 
 from torch import nn
 
-from lipspline.formats import bsd, images
-from lipspline.formats.location import locate
+from lipspline.formats import datasets
+from lipspline.formats.datasets import locate
 from lipspline.networks.rescale import Rescaled, level_for, serving
 from lipspline.nn.combine import Averaged
 from lipspline.priors import zoo
@@ -51,18 +51,18 @@ def shipped_table() -> str:
 
 def measure(data: str) -> None:
     """PSNR of each shipped spline denoiser at each noise level, made to serve it, on the first images of BSD68."""
-    clean = images.read_folder(locate("bsd68", data), IMAGES)
+    clean = datasets.read_folder(locate("bsd68", data), IMAGES)
     trained = [noise for activation, noise in available() if activation == "lls"]
     psnr: dict[str, dict[str, float]] = {}
     for noise in NOISES:
-        noisy = bsd.noisy_images(clean, noise / 255)
+        noisy = datasets.noisy_images(clean, noise / 255)
         psnr[str(noise)] = {
             str(level): mean_quality(serving(zoo("lls", level), level, noise), noisy)["psnr"] for level in trained
         }
         psnr[str(noise)]["nothing"] = mean_quality(nn.Identity(), noisy)["psnr"]
     lowest, below = min(trained), {}
     for noise in (noise for noise in NOISES if noise < lowest):
-        noisy, ratio, inner = bsd.noisy_images(clean, noise / 255), noise / lowest, zoo("lls", lowest)
+        noisy, ratio, inner = datasets.noisy_images(clean, noise / 255), noise / lowest, zoo("lls", lowest)
         ways = {
             "nothing": nn.Identity(),
             "averaged, s / s0": Averaged(inner, ratio),

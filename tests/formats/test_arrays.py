@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lipspline.formats import arrays
-from lipspline.formats.guard import FileError
+from lipspline.formats.validation import FileError
 
 
 def whole(path, name="array"):

@@ -10,7 +10,7 @@ import torch
 
 import sample_files
 from lipspline.formats import ct
-from lipspline.formats.guard import FileError
+from lipspline.formats.validation import FileError
 
 DATA = Path(os.environ.get("LIPSPLINE_DATA", "/nonexistent")) / "ct"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="LIPSPLINE_DATA names no folder with ct/")
@@ -62,7 +62,7 @@ def test_what_is_no_sinogram_is_refused(arrays, message, tmp_path):
 
 
 def test_images_are_not_taken_for_sinograms(tmp_path):
-    with pytest.raises(FileError, match=r"not in a known format of sinograms.*--simulate"):
+    with pytest.raises(FileError, match=r"not in a known format of sinograms.*by a simulation"):
         ct.read_sinograms(sample_files.write_nifti(tmp_path / "v.nii"))
 
 

@@ -8,7 +8,7 @@ import torch
 
 import sample_files
 from lipspline.formats import dicom, nifti
-from lipspline.formats.guard import FileError
+from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume
 
 HOUNSFIELD = np.rint(1000 * sample_files.images() + 24) - 1024

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import sample_files
-from lipspline.formats.guard import FileError
 from lipspline.formats.kspace import from_uncentred, measured, transform_partitions, with_mask
+from lipspline.formats.validation import FileError
 from lipspline.operators.mri import centred_fft
 
 

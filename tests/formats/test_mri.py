@@ -9,8 +9,8 @@ import torch
 
 import sample_files
 from lipspline.formats import mri
-from lipspline.formats.guard import FileError
 from lipspline.formats.kspace import Kspace
+from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume
 
 DATA = Path(os.environ.get("LIPSPLINE_DATA", "/nonexistent")) / "mri"

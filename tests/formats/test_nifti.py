@@ -10,7 +10,7 @@ import torch
 
 import sample_files
 from lipspline.formats import nifti
-from lipspline.formats.guard import FileError
+from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lipspline.formats import bsd, images
+from lipspline.formats import datasets
 from lipspline.functional.noise import estimate_noise, third_differences
 
 
@@ -58,8 +58,8 @@ def test_it_is_close_on_photographs(level):
     folder = os.environ.get("LIPSPLINE_DATA")
     if not folder or not (Path(folder) / "bsd").is_dir():
         pytest.skip("LIPSPLINE_DATA names no folder with bsd/ in it")
-    clean = images.read_folder(Path(folder) / "bsd/bsd68", 12)
-    found = [255 * estimate_noise(image.noisy) for image in bsd.noisy_images(clean, level / 255)]
+    clean = datasets.read_folder(Path(folder) / "bsd/bsd68", 12)
+    found = [255 * estimate_noise(image.noisy) for image in datasets.noisy_images(clean, level / 255)]
     assert level * 0.98 <= sum(found) / len(found) <= level * 1.08
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lipspline import cli
-from lipspline.formats import images
+from lipspline.formats import pictures
 from lipspline.imaging.denoise import denoise_file
 from lipspline.models import load, save
 from lipspline.networks import denoiser, mlp
@@ -63,9 +63,9 @@ def test_the_result_has_the_pixels_of_the_input_without_noise(tmp_path, weights,
         pytest.skip("PNG holds no floats")
     image = noisy(dtype, 24, 30) if channels is None else noisy(dtype, 24, 30, channels)
     source, target = tmp_path / f"in{suffix}", tmp_path / f"out{suffix}"
-    images.write(source, image)
+    pictures.write(source, image)
     denoise_file(source, target, noise=15, model=str(weights))
-    result = images.read(target)
+    result = pictures.read(target)
     assert result.dtype == image.dtype
     assert result.shape == image.shape
     white = np.iinfo(dtype).max if np.issubdtype(dtype, np.integer) else 1.0
@@ -84,15 +84,15 @@ def test_the_result_has_the_pixels_of_the_input_without_noise(tmp_path, weights,
 def test_other_noise_levels_are_served_too(tmp_path, weights, noise):
     """[sec:exp_pnp]: `c D(x / c)` for c the ratio of the levels, with the same certificate."""
     image = noisy(np.float32, 24, 30)
-    images.write(tmp_path / "in.npy", image)
+    pictures.write(tmp_path / "in.npy", image)
     done = denoise_file(tmp_path / "in.npy", tmp_path / "out.npy", noise=noise, model=str(weights))
-    np.testing.assert_allclose(images.read(tmp_path / "out.npy"), expected(weights, image, noise), atol=2e-6)
+    np.testing.assert_allclose(pictures.read(tmp_path / "out.npy"), expected(weights, image, noise), atol=2e-6)
     assert done.lipschitz <= 1
     assert done.trained_noise == 15
 
 
 def test_the_noise_is_estimated_where_it_is_not_given(tmp_path, weights):
-    images.write(tmp_path / "in.png", noisy(np.uint8, 200, 240, 3))
+    pictures.write(tmp_path / "in.png", noisy(np.uint8, 200, 240, 3))
     done = denoise_file(tmp_path / "in.png", tmp_path / "out.png", model=str(weights))
     assert done.estimated
     assert done.noise == pytest.approx(15, rel=0.05)
@@ -102,26 +102,26 @@ def test_white_can_be_another_value(tmp_path, weights):
     """12 bits in 16, or floats up to 255: what is denoised is the same picture."""
     picture = noisy(np.float64, 24, 30).clip(0, 1)
     for name, image, white in (("a", np.rint(picture * 4095).astype(np.uint16), 4095), ("b", picture * 255, 255)):
-        images.write(tmp_path / f"{name}.npy", image)
+        pictures.write(tmp_path / f"{name}.npy", image)
         target = tmp_path / f"{name}-out.npy"
         denoise_file(tmp_path / f"{name}.npy", target, noise=15, model=str(weights), white=white)
         wanted = expected(weights, picture, 15) * white
         wanted, tolerance = (wanted.clip(0, white), 1.1) if name == "a" else (wanted, 1e-3)
-        np.testing.assert_allclose(images.read(target), wanted, atol=tolerance)
+        np.testing.assert_allclose(pictures.read(target), wanted, atol=tolerance)
 
 
 @pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
 def test_large_images_in_tiles_are_as_if_they_were_whole(tmp_path, monkeypatch, padding_mode):
     save(a_denoiser(padding_mode=padding_mode), tmp_path / "net.safetensors", {"noise": 15})
     image = noisy(np.uint16, 400, 330)
-    images.write(tmp_path / "in.tif", image)
+    pictures.write(tmp_path / "in.tif", image)
     seen = []
     monkeypatch.setattr("lipspline.imaging.denoise.TILE", 160)
     options = {"noise": 15.0, "model": str(tmp_path / "net.safetensors")}
     denoise_file(tmp_path / "in.tif", tmp_path / "tiled.tif", **options, watch=lambda *tiles: seen.append(tiles))
     monkeypatch.setattr("lipspline.imaging.denoise.TILE", 1000)
     denoise_file(tmp_path / "in.tif", tmp_path / "whole.tif", **options)
-    assert np.array_equal(images.read(tmp_path / "tiled.tif"), images.read(tmp_path / "whole.tif"))
+    assert np.array_equal(pictures.read(tmp_path / "tiled.tif"), pictures.read(tmp_path / "whole.tif"))
     assert seen == [(i, 9) for i in range(1, 10)]
 
 
@@ -138,7 +138,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 def test_twelve_megapixels_of_16_bits_need_less_than_two_gigabytes(tmp_path):
     """With a network of the full width; its depth does not matter for memory."""
     save(denoiser(depth=3), tmp_path / "net.safetensors", {"noise": 15})
-    images.write(tmp_path / "in.tif", RNG.integers(0, 65536, (3000, 4000)).astype(np.uint16))
+    pictures.write(tmp_path / "in.tif", RNG.integers(0, 65536, (3000, 4000)).astype(np.uint16))
     paths = [tmp_path / name for name in ("in.tif", "out.tif", "net.safetensors")]
     run = subprocess.run([sys.executable, "-c", MEMORY, *paths], capture_output=True, text=True, check=True)
     assert int(run.stdout) < 2000
@@ -148,9 +148,9 @@ def test_twelve_megapixels_of_16_bits_need_less_than_two_gigabytes(tmp_path):
 def test_the_shipped_denoiser_removes_noise(tmp_path):
     """6 dB better than the noisy photograph, which has 24.6 dB."""
     camera = pytest.importorskip("skimage.data").camera()
-    images.write(tmp_path / "in.npy", camera / 255 + RNG.normal(0, 15 / 255, camera.shape))
+    pictures.write(tmp_path / "in.npy", camera / 255 + RNG.normal(0, 15 / 255, camera.shape))
     denoise_file(tmp_path / "in.npy", tmp_path / "out.npy", noise=15)
-    error = images.read(tmp_path / "out.npy").clip(0, 1) - camera / 255
+    error = pictures.read(tmp_path / "out.npy").clip(0, 1) - camera / 255
     assert -10 * np.log10(np.mean(error**2)) > 30.6
 
 
@@ -167,7 +167,7 @@ def run(*arguments, monkeypatch, capsys):
 
 
 def test_the_command_says_what_it_did(tmp_path, weights, monkeypatch, capsys):
-    images.write(tmp_path / "in.png", noisy(np.uint8, 64, 64))
+    pictures.write(tmp_path / "in.png", noisy(np.uint8, 64, 64))
     arguments = (tmp_path / "in.png", tmp_path / "out.png", "--noise", 10, "--model", weights)
     code, out, _ = run(*arguments, monkeypatch=monkeypatch, capsys=capsys)
     assert code == 0
@@ -181,7 +181,7 @@ def test_the_command_says_what_it_did(tmp_path, weights, monkeypatch, capsys):
 
 
 def truncated(path, suffix) -> None:
-    images.write(path.with_suffix(suffix), noisy(np.uint8, 40, 40))
+    pictures.write(path.with_suffix(suffix), noisy(np.uint8, 40, 40))
     path.with_suffix(suffix).write_bytes(path.with_suffix(suffix).read_bytes()[:300])
 
 
@@ -196,7 +196,7 @@ def test_an_image_that_cannot_be_denoised_is_one_sentence_and_no_file(tmp_path, 
     np.save(tmp_path / "flat.npy", np.full((64, 64), 0.5))
     (tmp_path / "empty.png").touch()
     (tmp_path / "folder.png").mkdir()
-    images.write(tmp_path / "there.npy", good)
+    pictures.write(tmp_path / "there.npy", good)
     for suffix in (".png", ".tif", ".npy"):
         truncated(tmp_path / "cut", suffix)
     save(mlp(2, 1, width=4, depth=2), tmp_path / "mlp.safetensors")
@@ -205,12 +205,12 @@ def test_an_image_that_cannot_be_denoised_is_one_sentence_and_no_file(tmp_path, 
     cases = [
         (("nothing.png", "out.png", *model), "There is no image file"),
         (("empty.png", "out.png", *model), "empty.png is empty"),
-        (("cut.png", "out.png", *model), "damaged or truncated"),
-        (("cut.tif", "out.tif", *model), "damaged or truncated"),
-        (("cut.npy", "out.npy", *model), "damaged or truncated"),
+        (("cut.png", "out.png", *model), "damaged"),
+        (("cut.tif", "out.tif", *model), "damaged"),
+        (("cut.npy", "out.npy", *model), "truncated"),
         (("nan.npy", "out.npy", *model), "NaN or infinite value(s)"),
         (("five.npy", "out.npy", *model), "shape (8, 8, 5)"),
-        (("bytes.npy", "out.npy", *model), "--white 255"),
+        (("bytes.npy", "out.npy", *model), "Give white, for instance 255"),
         (("flat.npy", "out.npy", *model), "shows no noise at all"),
         (("in.npy", "out.jpg", *model), "not in a known image format"),
         (("in.npy", "out.png", *model), "PNG file holds 8 or 16 bits, not float32"),

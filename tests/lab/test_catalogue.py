@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipspline.formats.guard import FileError
+from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume
 from lipspline.lab.catalogue import KEPT, LARGEST, Denoisers, ImageCatalogue, prepare, read_upload
 

@@ -70,7 +70,7 @@ def test_a_tensorboard_that_is_broken_does_not_stop_a_training(tiny, monkeypatch
         ("reproduce none.toml", "There is no file none.toml."),
         ("train tiny.toml --scale smoke", "has 2 trainings and it does not say which"),
         ("reproduce fig-1d --scale big", "scale must be one of"),
-        ("reproduce wgan-mnist --scale smoke --data nowhere", "The data folder nowhere (--data) does not exist"),
+        ("reproduce wgan-mnist --scale smoke --data nowhere", "The data folder nowhere (data) does not exist"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_two(command, sentence, monkeypatch, capsys):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lipspline.formats.guard import FileError
+from lipspline.formats.validation import FileError
 from lipspline.operators import MRI
 from lipspline.paper import mri
 from lipspline.paper.mri import Scan

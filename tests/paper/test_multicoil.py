@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from lipspline.formats.guard import FileError
 from lipspline.formats.kspace import Kspace
+from lipspline.formats.validation import FileError
 from lipspline.functional.quality import psnr
 from lipspline.operators import MultiCoilMRI, simulated_maps
 from lipspline.operators.mri import centred_fft

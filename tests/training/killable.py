@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lipspline.formats.bsd import RandomCrops, noisy_images
-from lipspline.formats.images import NamedImage
+from lipspline.formats.datasets import NamedImage, RandomCrops, noisy_images
 from lipspline.nn import LinearSpline, conv2d
 from lipspline.training import Plan, fit
 from lipspline.training.checkpoint import encode

@@ -7,9 +7,9 @@ from pathlib import Path
 from torch import Tensor
 
 from lipspline.formats import arrays, dicom, hdf5, nifti, pictures
-from lipspline.formats.guard import FileError
+from lipspline.formats.arrays import Container
 from lipspline.formats.mri import read as read_any
-from lipspline.formats.stored import Container
+from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume
 
 SINOGRAM = ("sinogram", "sinograms", "projections", "y", "data")
@@ -57,13 +57,13 @@ def read_sinograms(path: str | Path, slices: slice = slice(None)) -> Sinograms:
         with hdf5.opened(path) as file:
             return _sinograms(hdf5.container(file), slices)
     if name.endswith(pictures.TIFF):
-        return Sinograms(pictures.read(path, slices).slices)
+        return Sinograms(pictures.read_volume(path, slices).slices)
     if not path.exists():
         raise FileNotFoundError(f"There is no file {path}.")
     known = ", ".join((*arrays.ENDINGS, *hdf5.ENDINGS, *pictures.TIFF))
     raise FileError(
-        f"{path} is not in a known format of sinograms; its name must end in one of {known}. Images are measured "
-        f"with --simulate."
+        f"{path} is not in a known format of sinograms; its name must end in one of {known}. Projections of images "
+        f"are made by a simulation."
     )
 
 

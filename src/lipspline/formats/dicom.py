@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipspline._infra import checks
-from lipspline.formats.guard import FileError, affordable, chosen, existing, reading
+from lipspline.formats.validation import FileError, affordable, chosen, existing, reading
 from lipspline.formats.volume import Volume, shifted, voxel_size
 
 ENDINGS = (".dcm", ".dicom", ".ima")

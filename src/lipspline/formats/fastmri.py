@@ -1,5 +1,9 @@
-"""MRI under the names of the fastMRI data set, in HDF5 or npz: `kspace`, or reconstructed images only."""
+"""k-space kept as arrays: under the names of the fastMRI data set in HDF5 or npz, or as a folder of tensors.
 
+The folder is how the authors of the paper publish an image: `y.pt`, `mask.pt`, `smaps.pt` and `x_crop.pt`.
+"""
+
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +11,10 @@ import torch
 from torch import Tensor
 
 from lipspline.formats import arrays, hdf5
-from lipspline.formats.guard import FileError
-from lipspline.formats.kspace import Kspace, with_mask
-from lipspline.formats.scan_header import space_of_images
-from lipspline.formats.stored import Container, Stored
+from lipspline.formats.arrays import Container, Stored
+from lipspline.formats.ismrmrd import space_of_images
+from lipspline.formats.kspace import Kspace, from_uncentred, with_mask
+from lipspline.formats.validation import FileError, affordable, existing, reading
 from lipspline.formats.volume import Volume, from_voxel_size, shifted
 
 REFERENCES = ("reconstruction_rss", "reconstruction_esc", "reconstruction")
@@ -95,3 +99,43 @@ def _maps(container: Container, numbers: range, shape: torch.Size) -> Tensor | N
         raise FileError(f"{container.path}: {found.name} has shape {found.shape}, which does not fit the k-space.")
     shared = found.shape[0] == 1
     return found.rows(range(1) if shared else numbers).to(torch.complex64).expand(shape)
+
+
+def is_tensor_folder(path: Path) -> bool:
+    """Whether a folder holds k-space as tensors."""
+    return (path / "y.pt").is_file()
+
+
+def read_tensors(path: str | Path) -> Kspace:
+    """Read one image from a folder of tensors: real, with k-space that has frequency zero first."""
+    path = Path(path)
+    data = _tensor(path / "y.pt")
+    data = from_uncentred(data if data.is_complex() else data.to(torch.complex64))
+    mask, maps, truth = (
+        _tensor(file) if (file := path / name).is_file() else None for name in ("mask.pt", "smaps.pt", "x_crop.pt")
+    )
+    if mask is not None:
+        mask = torch.fft.fftshift((mask[0, 0] != 0).expand(data.shape[-2:]), dim=(-2, -1))
+        mask = mask[0] if (mask == mask[0]).all() else mask
+    if maps is not None and maps.shape != data.shape:
+        raise FileError(f"{path}: smaps.pt has shape {tuple(maps.shape)}, y.pt has {tuple(data.shape)}.")
+    data, mask = with_mask(data, mask, path)
+    reference = None if truth is None else truth[:, 0].float()
+    crop = None if reference is None else (int(reference.shape[-2]), int(reference.shape[-1]))
+    return Kspace(data, mask, maps=maps, reference=reference, crop=crop, real=True)
+
+
+def _tensor(path: Path) -> Tensor:
+    """A tensor `(1, C, H, W)`; files that would need code to be run are refused."""
+    path = existing(path, "tensor")
+    with reading(path, "tensor"):
+        with zipfile.ZipFile(path) as archive:  # torch's old format is not one; it names its sizes only in pickles
+            affordable(path, (sum(info.file_size for info in archive.infolist()),), 1, "a tensor")
+        tensor = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(tensor, Tensor) or tensor.ndim != 4 or tensor.shape[0] != 1:
+            raise FileError(f"{path} does not hold a tensor of shape (1, C, H, W).")
+        affordable(path, tensor.shape, 8, "a tensor")
+        tensor = tensor.detach().to(torch.complex64 if tensor.is_complex() else torch.float32)
+        if not torch.isfinite(tensor).all():
+            raise FileError(f"{path} has NaN or infinite values.")
+        return tensor

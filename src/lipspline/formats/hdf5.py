@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from lipspline._infra import checks
-from lipspline.formats.guard import FileError, affordable, existing, reading
-from lipspline.formats.stored import Container, Stored
+from lipspline.formats.arrays import Container, Stored
+from lipspline.formats.validation import FileError, affordable, existing, reading
 from lipspline.formats.volume import Volume
 
 ENDINGS = (".h5", ".hdf5")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lipspline.formats.guard import FileError
+from lipspline.formats.validation import FileError
 
 
 @dataclass(frozen=True)

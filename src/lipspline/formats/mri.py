@@ -4,9 +4,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from lipspline.formats import arrays, cfl, dicom, fastmri, hdf5, nifti, pictures, rawdata, tensor_folder
-from lipspline.formats.guard import FileError
+from lipspline.formats import arrays, bart, dicom, fastmri, hdf5, ismrmrd, nifti, pictures
 from lipspline.formats.kspace import Kspace
+from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume
 
 __all__ = ["Kspace", "Volume", "read", "read_maps", "read_mask"]
@@ -25,20 +25,20 @@ def read(path: str | Path, slices: slice = slice(None)) -> Kspace | Volume:
     path = Path(path)
     name = path.name.lower()
     if path.is_dir():
-        return tensor_folder.read(path) if tensor_folder.is_tensor_folder(path) else dicom.read(path, slices)
+        return fastmri.read_tensors(path) if fastmri.is_tensor_folder(path) else dicom.read(path, slices)
     if name.endswith(hdf5.ENDINGS):
         return _read_hdf5(path, slices)
     for endings, reader in (
         (arrays.ENDINGS, fastmri.read_numpy),
-        (cfl.ENDINGS, cfl.read),
+        (bart.ENDINGS, bart.read),
         (nifti.ENDINGS, nifti.read),
         (dicom.ENDINGS, dicom.read),
-        (pictures.ENDINGS, pictures.read),
+        (pictures.ENDINGS, pictures.read_volume),
     ):
         if name.endswith(endings):
             return reader(path, slices)
     raise unknown_format(
-        path, hdf5.ENDINGS, arrays.ENDINGS, cfl.ENDINGS, nifti.ENDINGS, dicom.ENDINGS, pictures.ENDINGS
+        path, hdf5.ENDINGS, arrays.ENDINGS, bart.ENDINGS, nifti.ENDINGS, dicom.ENDINGS, pictures.ENDINGS
     )
 
 
@@ -54,8 +54,8 @@ def read_mask(path: str | Path) -> Tensor:
 def read_maps(path: str | Path) -> Tensor:
     """Coil sensitivities `(S, C, H, W)`, or `(1, C, H, W)` for all slices, from npy, npz or BART's .cfl."""
     path = Path(path)
-    if path.suffix.lower() in cfl.ENDINGS:
-        return cfl.read_maps(path)
+    if path.suffix.lower() in bart.ENDINGS:
+        return bart.read_maps(path)
     with arrays.opened(path) as container:
         found = container.find_or_only("sensitivity", "maps")
         if found is None or found.dtype.kind != "c" or len(found.shape) not in (3, 4):
@@ -74,5 +74,5 @@ def unknown_format(path: Path, *endings: tuple[str, ...]) -> Exception:
 
 def _read_hdf5(path: Path, slices: slice) -> Kspace | Volume:
     with hdf5.opened(path) as file:
-        raw = rawdata.holds_readouts(file)
-    return rawdata.read(path, slices) if raw else fastmri.read_hdf5(path, slices)
+        raw = ismrmrd.holds_readouts(file)
+    return ismrmrd.read(path, slices) if raw else fastmri.read_hdf5(path, slices)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from lipspline._infra import checks
-from lipspline.formats.guard import DEFLATE, FileError, affordable, chosen, existing, reading
+from lipspline.formats.validation import DEFLATE, FileError, affordable, chosen, existing, reading
 from lipspline.formats.volume import Unit, Volume, shifted
 
 ENDINGS = (".nii", ".nii.gz")

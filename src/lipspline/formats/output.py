@@ -39,8 +39,8 @@ def writer(path: str | Path, slices: int) -> Writer:
         (".npy",): _write_npy,
         hdf5.ENDINGS: _write_hdf5,
         nifti.ENDINGS: lambda file, image: nifti.write(file, image.volume),
-        pictures.TIFF: lambda file, image: pictures.write(file, image.volume),
-        pictures.PNG: lambda file, image: pictures.write(file, image.volume),
+        pictures.TIFF: lambda file, image: pictures.write_volume(file, image.volume),
+        pictures.PNG: lambda file, image: pictures.write_volume(file, image.volume),
         (".dcm",): _write_dicom,
     }
     if slices > 1 and name.endswith((*pictures.PNG, ".dcm")):

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from lipspline._infra import checks
 from lipspline.certification.proof import certify
-from lipspline.formats import images
-from lipspline.formats.pixels import from_planes, to_planes, white_level
+from lipspline.formats import pictures
+from lipspline.formats.pictures import from_planes, to_planes, white_level
 from lipspline.functional.noise import estimate_noise
 from lipspline.networks.tiling import apply_tiled
 from lipspline.priors import DenoiserPrior, resolve
@@ -78,15 +78,15 @@ def denoise_file(
     """
     begin = time.perf_counter()
     _check_target(source, target, force)
-    image = images.read(source)
-    images.encoder(target, image.dtype)
+    image = pictures.read(source)
+    pictures.encoder(target, image.dtype)
     white = white_level(image, white)
     planes = to_planes(image, white)
     level = 255 * _estimated(planes) if noise == "auto" else checks.positive("noise", noise)
     prior = denoiser_prior(model)
     network, trained = prior.at(level), prior.level_for(level)
     result = _applied(network, planes, watch or (lambda done, total: None))
-    images.write(target, from_planes(result, image, white))
+    pictures.write(target, from_planes(result, image, white))
     return Denoised(
         output=str(target),
         shape=image.shape,

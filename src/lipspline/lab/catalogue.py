@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lipspline._infra import checks
 from lipspline.formats import ct, mri
 from lipspline.formats.builtin import BUILTIN
-from lipspline.formats.guard import FileError
+from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume
 from lipspline.priors import DenoiserPrior, catalogue
 from lipspline.priors.denoisers import resolve_file, resolve_shipped

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from lipspline.formats.png import data_uri
 from lipspline.formats.volume import Volume
 from lipspline.imaging import Iteration, Problem, Scan, SimulatedCT, SimulatedMRI, Undersampling
 from lipspline.imaging.solved import DIRECT, solve_problem, solved_case
@@ -22,7 +23,7 @@ from lipspline.pnp.guarantee import Setting
 from lipspline.report import reconstruction_page
 from lipspline.report.case import case_section, lines_table
 from lipspline.report.charts import residual_chart
-from lipspline.report.images import data_uri, magnitude, spanning
+from lipspline.report.images import magnitude, spanning
 from lipspline.report.plain_words import setting_lines
 
 ITERATION = Iteration(max_steps=500)

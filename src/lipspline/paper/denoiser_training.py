@@ -9,7 +9,7 @@ import torch
 from lipspline._infra import ranks
 from lipspline._infra.files import write_whole
 from lipspline.certification.proof import Certificate
-from lipspline.formats import bsd, images
+from lipspline.formats import datasets
 from lipspline.networks.builders import Network, denoiser
 from lipspline.networks.complexity import effective_regions
 from lipspline.networks.files import load, save
@@ -178,7 +178,7 @@ def run(job: Job, context: Context) -> Outcome:
 def train(model: Network, job: Job, context: Context) -> Fit:
     """Train a denoiser in place; started again in the same folder, it goes on where it was."""
     training, noise = job.training, job.noise / 255
-    clean = bsd.read("train400", job.training_images, context.data)
+    clean = datasets.read("train400", job.training_images, context.data)
     if training.slopes is not None:
         learn_slopes(model)
     task = denoising(
@@ -211,10 +211,10 @@ def start_from(model: Network, start: Start, noise: int, context: Context) -> No
     rescale_(model, noise / start.noise)
 
 
-def held_out(name: str, job: Job, context: Context) -> list[bsd.NoisyImage]:
+def held_out(name: str, job: Job, context: Context) -> list[datasets.NoisyImage]:
     """Images for validation ("set12") or test ("bsd68"), noisy as the seed says."""
-    clean = bsd.read(name, job.test_images, context.data)
-    return bsd.noisy_images(clean, job.noise / 255, context.seed)
+    clean = datasets.read(name, job.test_images, context.data)
+    return datasets.noisy_images(clean, job.noise / 255, context.seed)
 
 
 def provenance(job: Job, context: Context, scores: dict, curve: list) -> dict[str, Any]:
@@ -259,6 +259,6 @@ def _start_folder(start: Start, context: Context) -> Path:
     return (context.sibling(start.recipe) if start.recipe else context.folder.parent) / start.job
 
 
-def _patches(clean: list[images.NamedImage], training: Training, seed: int) -> Patches:
-    source = bsd.GridPatches if training.patches == "grid" else bsd.RandomCrops
+def _patches(clean: list[datasets.NamedImage], training: Training, seed: int) -> Patches:
+    source = datasets.GridPatches if training.patches == "grid" else datasets.RandomCrops
     return source(clean, size=training.size, seed=seed)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lipspline._infra import checks
 from lipspline._infra.randomness import generator
-from lipspline.formats.bsd import add_noise
+from lipspline.formats.datasets import add_noise
 from lipspline.functional.quality import psnr
 from lipspline.networks.curves import plot_activations
 from lipspline.networks.files import load

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from lipspline._infra.randomness import generator
 from lipspline.formats import mri
-from lipspline.formats.guard import FileError
 from lipspline.formats.kspace import Kspace
+from lipspline.formats.validation import FileError
 from lipspline.operators import MRI, cartesian_mask
 from lipspline.paper import gains
 from lipspline.paper.config import Amount, Positive

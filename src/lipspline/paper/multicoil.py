@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from lipspline.formats import mri as files
-from lipspline.formats.guard import FileError
 from lipspline.formats.kspace import Kspace
+from lipspline.formats.validation import FileError
 from lipspline.operators import MultiCoilMRI, espirit, simulated_maps
 from lipspline.operators.espirit import UNCROPPED
 from lipspline.paper import gains, mri

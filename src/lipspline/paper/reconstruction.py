@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lipspline._infra.files import write_whole
-from lipspline.formats.location import data_dir
+from lipspline.formats.datasets import data_dir
 from lipspline.functional.quality import psnr, ssim
 from lipspline.paper.config import Count, Natural, Positive, Several, to_json
 from lipspline.paper.denoisers import Family, Source

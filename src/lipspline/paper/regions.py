@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lipspline.formats import bsd
+from lipspline.formats import datasets
 from lipspline.networks.builders import Network
 from lipspline.networks.complexity import sparsify
 from lipspline.networks.files import load, save
@@ -91,7 +91,7 @@ def run(job: Job, context: Context) -> Outcome:
 
 
 def choose_tolerance(
-    model: Network, validation: Sequence[bsd.NoisyImage], tolerances: Sequence[float], loss: float
+    model: Network, validation: Sequence[datasets.NoisyImage], tolerances: Sequence[float], loss: float
 ) -> float:
     """The largest tolerance with which merging costs at most `loss` dB on the validation images; 0 if none does."""
     least = mean_quality(model, validation)["psnr"] - loss if tolerances else 0.0
@@ -110,9 +110,9 @@ def merge(model: Network, tolerance: float) -> Network:
     return merged
 
 
-def _noisy(name: str, job: Job, context: Context) -> list[bsd.NoisyImage]:
-    clean = bsd.read(name, job.test_images, context.data)
-    return bsd.noisy_images(clean, job.noise / 255, context.seed)
+def _noisy(name: str, job: Job, context: Context) -> list[datasets.NoisyImage]:
+    clean = datasets.read(name, job.test_images, context.data)
+    return datasets.noisy_images(clean, job.noise / 255, context.seed)
 
 
 def report(settings: Settings, outcomes: Mapping[str, Outcome], expect: Expectation) -> Report:

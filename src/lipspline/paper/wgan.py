@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lipspline._infra import randomness
 from lipspline.certification.proof import certify
-from lipspline.formats import mnist
+from lipspline.formats import datasets
 from lipspline.functional.transport import dual_gap
 from lipspline.networks.gan import critic, digit_classifier, generator
 from lipspline.networks.inference import plain
@@ -26,8 +26,8 @@ from lipspline.training.loop import Plan, fit
 from lipspline.training.optim import Player, cosine
 from lipspline.training.tasks import Pairs, WassersteinGAN, classification
 
-digits = functools.lru_cache(maxsize=2)(mnist.load)
-"""The digits of `mnist.load`, read once a process."""
+digits = functools.lru_cache(maxsize=2)(datasets.read_mnist)
+"""The digits of `datasets.read_mnist`, read once a process."""
 
 BETAS = (0.5, 0.999)
 DRAWN = 64

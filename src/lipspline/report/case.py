@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lipspline.formats.png import data_uri
 from lipspline.functional.quality import Profile, psnr, ssim
 from lipspline.pnp.certificate import Certificate
 from lipspline.pnp.fbs import Solution
 from lipspline.pnp.iterate import ImageRun
 from lipspline.pnp.stability import Evidence
 from lipspline.report.charts import ratio_bar, residual_chart
-from lipspline.report.images import ANCHORS, Window, data_uri, magnitude, palette, spanning
+from lipspline.report.images import ANCHORS, Window, magnitude, palette, spanning
 from lipspline.report.plain_words import ESTIMATES, Line, at_most, certificate_lines
 from lipspline.report.template import Html, asset, fill, join, tag, void
 

@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize
 
 from lipspline._infra import ranks
 from lipspline._infra.randomness import generator, shuffled
-from lipspline.formats.bsd import NoisyImage
+from lipspline.formats.datasets import NoisyImage
 from lipspline.functional.quality import psnr, ssim
 from lipspline.functional.transport import dual_gap
 from lipspline.networks import tv2

@@ -59,8 +59,8 @@ def affordable(path: Path, shape: Sequence[int], itemsize: int, what: str = "an 
         4718592
         >>> affordable(Path("scan.nii"), (65535, 65535, 65535), 8)
         Traceback (most recent call last):
-        lipspline.formats.guard.FileError: scan.nii claims an array of 65535 x 65535 x 65535 values, 2.25e+06 GB; at
-        most 1.07 GB are read at once. If that is right, choose fewer slices.
+        lipspline.formats.validation.FileError: scan.nii claims an array of 65535 x 65535 x 65535 values, 2.25e+06 GB;
+        at most 1.07 GB are read at once. If that is right, choose fewer slices.
     """
     size = math.prod(shape) * itemsize
     sizes = " x ".join(map(str, shape)) or "no"

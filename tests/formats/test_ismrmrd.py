@@ -6,8 +6,8 @@ import torch
 
 import sample_files
 from lipspline.formats import mri
-from lipspline.formats.guard import FileError
 from lipspline.formats.kspace import Kspace
+from lipspline.formats.validation import FileError
 
 
 def read(path, slices=slice(None)) -> Kspace:

@@ -1,5 +1,6 @@
 """Raw data in ISMRMRD files: readouts, sorted into Cartesian k-space."""
 
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,10 +12,11 @@ from torch import Tensor
 from lipspline._infra import checks
 from lipspline.formats import hdf5
 from lipspline.formats.dicom import LPS_TO_RAS
-from lipspline.formats.guard import FileError, affordable, chosen
 from lipspline.formats.kspace import Kspace, transform_partitions, with_mask
-from lipspline.formats.scan_header import Triple, element, space
+from lipspline.formats.validation import FileError, affordable, chosen
 from lipspline.formats.volume import from_voxel_size, shifted
+
+Triple = tuple[float, float, float]
 
 GROUP = "dataset"
 AT_ONCE = 256  # readouts
@@ -184,3 +186,50 @@ def _affine(readouts: Readouts, encoding: Encoding) -> Tensor:
     affine = torch.eye(4, dtype=torch.float64)
     affine[:3] = torch.stack([*steps, corner], dim=1)
     return LPS_TO_RAS @ affine if torch.isfinite(affine).all() else from_voxel_size(column, row, depth)
+
+
+def space_of_images(xml: str) -> dict[str, Any]:
+    """The `reconSpace` of a header: `matrix` (rows, columns) and `voxel` in mm (column, row, slice).
+
+    Example:
+        >>> size = "<x>320</x><y>160</y><z>1</z>"
+        >>> xml = f"<reconSpace><matrixSize>{size}</matrixSize><fieldOfView_mm>{size}</fieldOfView_mm></reconSpace>"
+        >>> space_of_images(xml)
+        {'matrix': (320, 160), 'voxel': (1.0, 1.0, 1.0)}
+    """
+    found = space(xml, "reconSpace")
+    if found is None:
+        return {}
+    matrix, extent = found
+    x, y, z = (length / size for length, size in zip(extent, matrix, strict=True))
+    return {"matrix": (int(matrix[0]), int(matrix[1])), "voxel": (y, x, z)}
+
+
+def space(xml: str, name: str) -> tuple[Triple, Triple] | None:
+    """Matrix size and field of view in mm, along x (readout), y and z, of `encodedSpace` or `reconSpace`."""
+    part = element(xml, name)
+    matrix, extent = (_xyz(element(part, tag)) for tag in ("matrixSize", "fieldOfView_mm"))
+    if matrix is None or extent is None or min(matrix) < 1 or not 0 < min(extent) <= max(extent) < float("inf"):
+        return None
+    return matrix, extent
+
+
+def element(xml: str, *path: str) -> str:
+    """What stands inside the first element of this name, and in it the next; empty if there is none.
+
+    Example:
+        >>> element("<a><ns:b>7</ns:b></a>", "a", "b")
+        '7'
+    """
+    for name in path:
+        part = re.search(rf"<(?:\w+:)?{name}(?:\s[^<>]*)?>(.*?)</(?:\w+:)?{name}>", xml, re.DOTALL)
+        xml = part.group(1).strip() if part else ""
+    return xml
+
+
+def _xyz(xml: str) -> Triple | None:
+    try:
+        x, y, z = (float(element(xml, axis)) for axis in "xyz")
+    except ValueError:
+        return None
+    return x, y, z

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipspline.formats.guard import FileError, affordable, chosen, existing, reading
 from lipspline.formats.kspace import Kspace, transform_partitions, with_mask
+from lipspline.formats.validation import FileError, affordable, chosen, existing, reading
 
 ENDINGS = (".cfl", ".hdr")
 DIMENSIONS = 16
