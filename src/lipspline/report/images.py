@@ -1,4 +1,4 @@
-"""Images for a page: the window of grey values, the colours of errors, and PNG files that an address can hold."""
+"""Images for a page: the window of grey values and the colours of errors."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Bytes = NDArray[np.uint8]
-GREY, INDEXED = 0, 3  # colour types of PNG
 # From black over violet and orange to pale yellow, even in lightness: also readable in grey and by the colour-blind.
 ANCHORS = ("#03040c", "#2b0b57", "#65156e", "#9f2a63", "#d44842", "#f57d15", "#fac228", "#fcffa4")
 
