@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
-from lipspline import certify, plain
-from lipspline.kernels import native
+from lipspline import certify, plain, sparsify
+from lipspline.kernels import native, overwrite_piecewise_affine
 from lipspline.models import load, save, to_onnx
 from lipspline.networks import denoiser, mlp
 from lipspline.networks.rescale import rescale_
 from lipspline.nn import Averaged, LinearSpline
+from lipspline.nn import inference as layers
 from lipspline.nn.convolutions import conv1d, conv2d
 from lipspline.nn.matrices import linear
 from networks.small_networks import small_denoiser, trained
@@ -152,22 +153,128 @@ def test_onnxruntime_computes_the_same_for_dense_networks(tmp_path: Path):
     np.testing.assert_allclose(y, model(x).detach(), atol=2e-6, rtol=2e-6)
 
 
-def test_plain_networks_run_channels_last_and_reuse_memory_but_never_the_callers():
+@pytest.fixture
+def overwritten(monkeypatch) -> list[bool]:
+    """Whether each spline called with the permission to overwrite its input did so, in the order of the calls."""
+    calls: list[bool] = []
+
+    def watched(x: Tensor, *arguments) -> Tensor:
+        y = overwrite_piecewise_affine(x, *arguments)
+        calls.append(y.data_ptr() == x.data_ptr())
+        return y
+
+    monkeypatch.setattr(layers, "overwrite_piecewise_affine", watched)
+    return calls
+
+
+def test_plain_networks_run_channels_last_and_reuse_memory_but_never_the_callers(overwritten: list[bool]):
     torch.manual_seed(0)
     model = denoiser(channels=8, depth=3)
     network = plain(model)
-    seen: list[bool] = []
-    for layer in network:
-        layer.register_forward_hook(lambda _, inputs, out: seen.append(out.data_ptr() == inputs[0].data_ptr()))
     image = torch.rand(2, 1, 12, 12)
     before = image.clone()
     with torch.no_grad():
         result = network(image)
-    assert seen == [False, native.library is not None] * 2 + [False]
+    assert overwritten == [native.library is not None] * 2
     assert torch.equal(image, before)
     assert all(layer.weight.is_contiguous(memory_format=torch.channels_last) for layer in list(network)[::2])
     torch.testing.assert_close(result, model(image), rtol=0, atol=1e-6)
     assert torch.equal(network(image), result)  # with autograd on, and so without overwriting
+    assert len(overwritten) == 2
+
+
+class Residual(nn.Sequential):
+    """A row with a forward of its own: its spline's input is read once more."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        hidden = self[0](input)
+        return hidden + self[1](hidden)
+
+
+class Twice(nn.Sequential):
+    """A row that runs another way than it lists."""
+
+    def __iter__(self):
+        return iter([self[0], self[1], self[1]])
+
+    def forward(self, input: Tensor) -> Tensor:
+        for layer in self:
+            input = input + layer(input)
+        return input
+
+
+def steep(*shape: int) -> Tensor:
+    return 3 * torch.randn(*shape)
+
+
+@pytest.mark.parametrize("kind", [Residual, Twice])
+@pytest.mark.parametrize("nested", [False, True])
+def test_plain_rows_with_a_forward_of_their_own_have_the_same_outputs(
+    kind: type, nested: bool, overwritten: list[bool]
+):
+    """Splines with slopes -1 show at once if their input was overwritten."""
+    model: nn.Module = kind(linear(6, 6), LinearSpline(6, init=lambda t: -t))
+    model = nn.Sequential(nn.Linear(6, 6), model) if nested else model
+    x = steep(5, 6)
+    with torch.no_grad():
+        torch.testing.assert_close(plain(model)(x), model.eval()(x), atol=1e-5, rtol=1e-5)
+    assert overwritten == []
+
+
+def test_a_spline_used_twice_or_by_the_caller_leaves_the_callers_tensors_alone(overwritten: list[bool]):
+    shared = LinearSpline(6, init=lambda t: -t)
+    network = plain(nn.Sequential(linear(6, 6), shared, shared, linear(6, 6), shared))
+    assert isinstance(network, nn.Sequential)
+    x = steep(5, 6)
+    hidden = network[0](x)
+    before = hidden.clone()
+    with torch.no_grad():
+        for part in (network[1], network[1:], network[2:], nn.Sequential(network[1])):
+            part(hidden)
+            assert torch.equal(hidden, before)
+        overwritten.clear()
+        torch.testing.assert_close(network(x), -network[3](before), atol=1e-5, rtol=1e-5)
+    assert overwritten == [native.library is not None] * 2
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_hooks_keep_is_not_overwritten(place: int, overwritten: list[bool]):
+    """A hook on either layer, before or after it, may keep what passes between them."""
+    kept: list[Tensor] = []
+    for register in ("register_forward_hook", "register_forward_pre_hook"):
+        network = plain(nn.Sequential(linear(6, 6), LinearSpline(6, init=lambda t: -t)))
+        assert isinstance(network, nn.Sequential)
+        if register == "register_forward_hook":
+            getattr(network[place], register)(lambda _, inputs, out, p=place: kept.append(inputs[0] if p else out))
+        elif place == 1:
+            getattr(network[place], register)(lambda _, inputs: kept.append(inputs[0]))
+        x = steep(5, 6)
+        with torch.no_grad():
+            wanted = network[0](x)
+            kept.clear()
+            network(x)
+        assert all(torch.equal(tensor, wanted) for tensor in kept)
+
+
+def test_what_global_hooks_keep_is_not_overwritten(overwritten: list[bool]):
+    network = plain(nn.Sequential(linear(6, 6), LinearSpline(6, init=lambda t: -t)))
+    kept: list[Tensor] = []
+    handle = nn.modules.module.register_module_forward_hook(lambda _, inputs, out: kept.append(out))
+    try:
+        with torch.no_grad():
+            network(steep(5, 6))
+    finally:
+        handle.remove()
+    assert overwritten == []
+
+
+def test_plain_networks_can_be_sparsified_on_inputs():
+    """The hooks that watch the splines see what comes in, not what goes out."""
+    network = plain(nn.Sequential(linear(6, 6), LinearSpline(6, radius=9.0, init=torch.abs), linear(6, 2)))
+    x = steep(40, 6)
+    sparse, _ = sparsify(network, inputs=x)
+    with torch.no_grad():
+        torch.testing.assert_close(sparse(x), network(x), atol=1e-5, rtol=1e-5)
 
 
 def test_a_plain_spline_alone_leaves_its_input_alone():

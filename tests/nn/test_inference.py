@@ -158,6 +158,44 @@ def test_wrong_inputs_are_refused_by_torch():
         layer()(torch.randn(1, 16, 9, 9, dtype=torch.float64))
 
 
+@needs_winograd
+@pytest.mark.parametrize(
+    "bias", [torch.randn(48)[::2], torch.randn(24, 3)[:, 1], torch.randn(24).flip(0).expand(1, 24)[0]]
+)
+def test_a_bias_of_any_layout_is_added(bias):
+    """By its values, whatever lies beside them in memory."""
+    conv, x = layer(), torch.randn(1, 16, 9, 9)
+    conv.bias = nn.Parameter(bias, requires_grad=False)
+    assert runs_winograd(conv, x)
+    torch.testing.assert_close(conv(x), F.conv2d(x, conv.weight, bias, padding=1), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 23, 25, 1000])
+def test_a_bias_of_another_length_is_refused_by_torch(length):
+    conv = layer()
+    conv.bias = nn.Parameter(torch.randn(length), requires_grad=False)
+    with pytest.raises(RuntimeError, match="bias"):
+        conv(torch.randn(1, 16, 9, 9))
+
+
+@pytest.mark.parametrize("shape", [(25, 16, 3, 3), (24, 16, 5, 5), (8, 16, 3, 3)])
+def test_a_weight_of_another_shape_is_torchs_business(shape):
+    """The algorithm never runs on a weight that its layer does not describe."""
+    conv = layer()
+    conv.weight = nn.Parameter(torch.randn(shape), requires_grad=False)
+    conv.bias = None
+    x = torch.randn(1, 16, 9, 9)
+    torch.testing.assert_close(conv(x), F.conv2d(x, conv.weight, padding=1), rtol=0, atol=1e-5)
+
+
+def test_circular_images_smaller_than_the_padding_are_refused_in_one_sentence():
+    conv = layer(kernel_size=9, padding="same", padding_mode="circular")
+    assert conv(torch.randn(1, 16, 4, 5)).shape == (1, 24, 4, 5)
+    for size in ((3, 5), (5, 3)):
+        with pytest.raises(ValueError, match=r"^A circular convolution with kernel \(9, 9\) needs at least 4 pixels"):
+            conv(torch.randn(1, 16, *size))
+
+
 def test_it_exports_as_an_ordinary_convolution():
     conv, x = layer(), torch.randn(1, 16, 9, 9)
     program = torch.export.export(conv, (x,))

@@ -23,7 +23,7 @@ from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, Lips
 from lipspline.nn.combine import Averaged, Scaled
 from lipspline.nn.convolutions import SampleUnshuffle
 from lipspline.nn.fold import fold
-from lipspline.nn.inference import FoldedSpline, FreeKnotSpline, InferenceConv2d
+from lipspline.nn.inference import FoldedSpline, FreeKnotSpline, InferenceConv2d, InferenceSequential
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def _bounds(name: str, module: nn.Module) -> Iterator[LayerBound]:
             f"Layer {name or 'itself'!r} has a forward that was set on the instance, and certify knows only that of "
             f"its class {kind.__name__}. Make it a class and register a rule for it."
         )
-    if kind.forward is nn.Sequential.forward:
+    if kind.forward in (nn.Sequential.forward, InferenceSequential.forward):
         for child_name, child in module._modules.items():  # named_children leaves out a layer's second place
             assert child is not None
             yield from _bounds(f"{name}.{child_name}".lstrip("."), child)

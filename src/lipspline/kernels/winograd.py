@@ -42,6 +42,7 @@ def convolve(x: Tensor, prepared: Tensor, bias: Tensor) -> Tensor:
         bias: `(out,)`.
     """
     images, inputs, height, width = x.shape
+    bias = bias.contiguous()
     x = x.contiguous(memory_format=torch.channels_last)
     y = torch.empty(images, len(bias), height, width, memory_format=torch.channels_last)
     if y.numel():

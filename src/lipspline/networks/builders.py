@@ -11,12 +11,12 @@ from lipspline.certification.proof import Certificate
 from lipspline.functional.matrices import Method
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU
 from lipspline.nn.convolutions import conv2d
-from lipspline.nn.inference import FoldedSpline
+from lipspline.nn.inference import FoldedSpline, InferenceSequential
 from lipspline.nn.matrices import Init, linear
 from lipspline.nn.spline import LinearSpline
 
 
-class Network(nn.Sequential):
+class Network(InferenceSequential):
     """Layers in a row, with the `config` (JSON values only) that builds the same row again.
 
     A network read from a file also carries its `certificate` and its `provenance`.

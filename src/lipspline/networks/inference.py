@@ -1,6 +1,5 @@
 """A trained network as ordinary layers, ready to run fast or elsewhere: its plain form, and ONNX."""
 
-import itertools
 import os
 from typing import Any
 
@@ -12,7 +11,7 @@ from lipspline._infra import checks
 from lipspline.certification.proof import layer_bound
 from lipspline.kernels import eager
 from lipspline.nn.fold import fold
-from lipspline.nn.inference import FoldedSpline, InferenceConv2d
+from lipspline.nn.inference import InferenceConv2d, InferenceSequential
 
 ROUNDING = 1e-4  # how far a constraint may miss its target by rounding; more is an error of the constraint
 
@@ -25,7 +24,8 @@ def plain(model: nn.Module) -> nn.Module:
     1-Lipschitz layers is certified <= 1, not 1.0000004. Layers without a constraint stay as they are.
 
     The copy is for inference: convolutions run channels last and, where autograd is off, by Winograd's algorithm, and
-    a spline behind a layer in an `nn.Sequential` overwrites what that layer returned.
+    in an `nn.Sequential` a spline writes over what the layer before it has returned. Nothing that a caller can see is
+    overwritten, and containers with a forward of their own run as they did.
 
     Example:
         >>> from lipspline.nn import linear
@@ -47,7 +47,7 @@ def plain(model: nn.Module) -> nn.Module:
 
 
 def for_inference_(model: nn.Module) -> nn.Module:
-    """Let convolutions run channels last, by Winograd's algorithm, and splines overwrite what a layer before returned.
+    """Let convolutions run channels last, by Winograd's algorithm, and rows reuse the memory between their layers.
 
     It is the same function, faster. All is decided once, by the measurement in docs/kernels.md, and not anew on each
     machine: a choice that depends on the load of the moment would change the last bits from run to run.
@@ -57,10 +57,8 @@ def for_inference_(model: nn.Module) -> nn.Module:
             module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
             if type(module) is nn.Conv2d:
                 module.__class__ = InferenceConv2d
-        if isinstance(module, nn.Sequential):
-            for before, after in itertools.pairwise(module):
-                if isinstance(after, FoldedSpline) and isinstance(before, (nn.Conv2d, nn.Linear)):
-                    after.overwrite = not before._forward_hooks
+        if type(module) is nn.Sequential:
+            module.__class__ = InferenceSequential
     return model
 
 

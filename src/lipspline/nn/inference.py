@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.nn.modules.module import _has_any_global_hook
 
 from lipspline._infra import checks
 from lipspline.functional.knots import FreeKnots, intercepts, region_lookup
@@ -27,9 +28,6 @@ class FoldedSpline(nn.Module):
     A spline is stored by what makes it continuous by construction, so its Lipschitz constant is the largest slope and
     no stored file can hide a jump. The intercepts of the regions are derived, and derived again after loading.
 
-    With `overwrite` set it writes its result over its input where autograd is off, as `nn.ReLU(inplace=True)` does:
-    for layers whose input nobody else reads.
-
     Do not train it: use `LinearSpline`.
     """
 
@@ -45,7 +43,6 @@ class FoldedSpline(nn.Module):
         self.radius = checks.positive("radius", radius)
         self.shared = shared
         self.channel_dim = channel_dim
-        self.overwrite = False
         rows = 1 if shared else channels
         self.register_buffer("slopes", torch.ones(rows, regions))
         self.register_buffer("mean", torch.zeros(rows))
@@ -79,11 +76,15 @@ class FoldedSpline(nn.Module):
         """Change dtype or device, and derive the intercepts again: cast, they would make the spline jump."""
         return super()._apply(fn, recurse).refresh()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *, overwrite: bool = False) -> Tensor:
+        """Evaluate the splines; with `overwrite`, in the memory of `x` where autograd is off and the kernels can.
+
+        Only who calls the spline knows that nobody else reads `x`: see `InferenceSequential`.
+        """
         checks.floating("FoldedSpline", x)
         checks.channels("FoldedSpline", x, self.channels, self.channel_dim)
         points_per_unit = self.scale * (self.regions / (2 * self.radius))
-        evaluate = overwrite_piecewise_affine if self.overwrite and not torch.is_grad_enabled() else piecewise_affine
+        evaluate = overwrite_piecewise_affine if overwrite and not torch.is_grad_enabled() else piecewise_affine
         return evaluate(x, self.b, self.slopes, points_per_unit, self.regions / 2, self.channel_dim)
 
     def extra_repr(self) -> str:
@@ -189,6 +190,8 @@ class InferenceConv2d(nn.Conv2d):
     _prepared: tuple[Tensor, Tensor] | None = None
 
     def forward(self, input: Tensor) -> Tensor:
+        if self.padding_mode == "circular":
+            self._check_that_it_wraps_once(input)
         if not self._is_simple(input):
             return super().forward(input)
         if self.has_algorithm and all(map(has_winograd, (input, *self._values()))):
@@ -206,7 +209,18 @@ class InferenceConv2d(nn.Conv2d):
             and not torch.is_autocast_enabled("cpu")
             and x.ndim == 4
             and x.shape[1] == self.in_channels
+            and self.weight.shape == (self.out_channels, self.in_channels // self.groups, *self.kernel_size)
+            and (self.bias is None or self.bias.shape == (self.out_channels,))
         )
+
+    def _check_that_it_wraps_once(self, x: Tensor) -> None:
+        pads = self._reversed_padding_repeated_twice
+        for size, pad in zip(x.shape[:-3:-1], (max(pads[:2]), max(pads[2:])), strict=True):
+            if pad > size:
+                raise ValueError(
+                    f"A circular convolution with kernel {self.kernel_size} needs at least {pad} pixels along each "
+                    f"axis, but the input has shape {tuple(x.shape)}. Use a larger image, or zero padding."
+                )
 
     def _values(self) -> tuple[Tensor, ...]:
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
@@ -229,6 +243,31 @@ class InferenceConv2d(nn.Conv2d):
             weight = self.weight.detach()
             self._prepared = weight.clone(), prepare(weight)
         return self._prepared[1]
+
+
+class InferenceSequential(nn.Sequential):
+    """`nn.Sequential`, except that splines write over what the convolution or dense layer before them has returned.
+
+    Nobody else can have seen that memory: no hook looks at the two layers. A spline that is called by anyone else (by
+    the user, in a slice of the row, in a container with a forward of its own) leaves its input alone.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        before = None
+        for layer in self._modules.values():
+            if type(layer) is FoldedSpline and before is not None and _unseen_between(before, layer):
+                input = layer(input, overwrite=True)
+            else:
+                input = layer(input)
+            before = layer
+        return input
+
+
+def _unseen_between(before: nn.Module, spline: FoldedSpline) -> bool:
+    """Whether `before` returns a new tensor that only `spline` gets to see."""
+    if type(before) not in (InferenceConv2d, nn.Linear) or "forward" in vars(before):
+        return False
+    return not (before._forward_hooks or spline._forward_pre_hooks or spline._forward_hooks or _has_any_global_hook())
 
 
 def _with_channels_last(x: Tensor) -> Tensor:
