@@ -28,6 +28,13 @@ def linear(matrix: Tensor) -> Declared:
     return declare(lambda x: x @ matrix.mT, 1.0, "spectral norm at most 1")
 
 
+def linear_layer(matrix: Tensor) -> nn.Linear:
+    """The same as a layer that `certify` knows."""
+    layer = nn.Linear(*matrix.shape, bias=False, dtype=matrix.dtype)
+    layer.weight.data = matrix
+    return layer
+
+
 def random_nonexpansive_matrix(n: int, symmetric: bool = False) -> Tensor:
     a = torch.randn(n, n, dtype=torch.float64)
     a = a + a.mT if symmetric else a

@@ -41,7 +41,7 @@ def test_without_guarantee_nothing_is_claimed_anywhere():
     assert document["lipschitz"] is None
     assert document["distance"] is None
     assert all(estimate["constant"] is None for estimate in document["estimates"])
-    assert str(solution.certificate).count("no guarantee") == 4
+    assert str(solution.certificate).count("no guarantee") == 5
     assert "no guarantee" in str(solution)
 
 

@@ -1,5 +1,6 @@
 """Plug-and-play forward-backward splitting: fixed points in closed form, convergence, refusals [eq:pnp_fbs]."""
 
+import copy
 import math
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ from certified_denoisers import (
     box,
     haar_frame,
     linear,
+    linear_layer,
     network,
     random_nonexpansive_matrix,
     reflected_soft_threshold,
@@ -147,8 +149,8 @@ class TestConvergence:
 
 class TestContraction:
     @pytest.mark.parametrize("accelerate", [False, True])
-    def test_the_distance_to_the_fixed_point_is_bounded_by_the_last_step(self, accelerate):
-        """`K/(1-K) ‖x_k - x_{k-1}‖`, against the closed form; the bound is not idle either."""
+    def test_the_distance_to_the_fixed_point_is_bounded_by_the_residual(self, accelerate):
+        """`‖T(x) - x‖ / (1 - q)` at the image returned, against the closed form; the bound is not idle either."""
         H, matrix = random_matrix(6, 8), random_nonexpansive_matrix(8, symmetric=True)
         y = torch.randn(1, 6, dtype=torch.float64)
         step = 1 / H.norm_bounds()[1] ** 2
@@ -156,26 +158,56 @@ class TestContraction:
         exact = torch.linalg.solve(torch.eye(8, dtype=torch.float64) - m, b)
         for max_steps in (1, 3, 10, 30):
             options = {"max_steps": max_steps, "tol": 1e-14, "contraction": 0.9, "accelerate": accelerate}
-            solution = fbs(y, H, linear(matrix), 0.4, **options)
+            solution = fbs(y, H, linear_layer(matrix), 0.4, **options)
             distance = float((solution.value[0] - exact).norm())
-            assert distance <= solution.certificate.distance * (1 + 1e-9)
-            assert solution.certificate.distance == pytest.approx(9 * solution.images[0].change)
+            assert distance <= solution.certificate.distance
+            residual = float((m @ solution.value[0] + b - solution.value[0]).norm())
+            assert solution.certificate.distance == pytest.approx(
+                residual / (1 - solution.certificate.setting.rate), rel=1e-6, abs=1e-9
+            )
 
     def test_the_distance_is_exact_where_the_worst_case_is_attained(self):
         """D = Id and H = 0 on one of two coordinates: the error there shrinks by exactly K a step."""
         H = Matrix(torch.tensor([[1.0, 0.0]], dtype=torch.float64))
         y, start = torch.zeros(1, 1, dtype=torch.float64), torch.tensor([[0.0, 1.0]], dtype=torch.float64)
-        identity = declare(lambda x: x, 1.0, "identity")
-        solution = fbs(y, H, identity, contraction=0.8, max_steps=5, start=start)
+        solution = fbs(y, H, nn.Identity(), contraction=0.8, max_steps=5, start=start)
         assert float(solution.value.norm()) == pytest.approx(0.8**5)
         assert solution.certificate.distance == pytest.approx(0.8**5)
 
     def test_an_injective_operator_makes_it_a_contraction_by_itself(self):
         H, y = Matrix(torch.diag(torch.tensor([1.0, 0.5]))), torch.ones(1, 2)
-        certificate = fbs(y, H, soft_threshold(0.1)).certificate
+        certificate = fbs(y, H, nn.Softshrink(0.1)).certificate
         assert certificate.setting.rate == pytest.approx(0.75)
         assert "only fixed point" in certificate.guarantee
         assert certificate.distance is not None
+
+    def test_round_off_inside_the_denoiser_is_counted(self):
+        """Biases that cancel inside cost float32 its digits: the distance says so, and is not idle."""
+        n = 30
+        w = torch.linalg.qr(torch.randn(n, n))[0] * 0.99
+        layers = [nn.Linear(n, n), nn.Linear(n, n)]
+        for layer, weight in zip(layers, (w, w.mT.contiguous()), strict=True):
+            layer.weight.data = weight
+        layers[0].bias.data.fill_(1e7)
+        layers[1].bias.data = -(layers[1].weight.data.double() @ layers[0].bias.data.double()).float()
+        denoiser = nn.Sequential(layers[0], nn.ReLU(), layers[1])
+        y, H = torch.rand(1, n), Matrix(torch.eye(n)[: n // 2])
+        solution = fbs(y[:, : n // 2], H, denoiser, contraction=0.99, max_steps=3000)
+        exact = fbs(
+            *(y[:, : n // 2].double(), H, copy.deepcopy(denoiser).double()),
+            contraction=0.99,
+            tol=1e-13,
+            max_steps=20_000,
+        )
+        truth = float((solution.value - exact.value).norm())
+        assert truth > 0.05
+        assert truth <= solution.certificate.distance <= 100 * truth
+        assert exact.certificate.distance < 1e-4
+
+    def test_a_denoiser_that_cannot_be_looked_into_has_no_distance(self):
+        certificate = fbs(torch.ones(1, 2), Matrix(torch.eye(2)), soft_threshold(0.1), contraction=0.9).certificate
+        assert certificate.distance is None
+        assert "nobody has bounded the round-off of Declared" in str(certificate)
 
 
 class TestBatches:

@@ -1,5 +1,6 @@
 """Operators to and from `deepinv.physics.LinearPhysics`, and our denoisers as `deepinv.models.Denoiser`."""
 
+import copy
 from typing import Any
 
 import torch
@@ -106,7 +107,7 @@ class AnyNoise(nn.Module):
                 f"The denoiser is certified to be Lipschitz with constant {self.certificate.upper:.9g}, above 1. "
                 f"If this is round-off, fold the network with lipspline.plain, which divides by the bound."
             )
-        self.denoiser = denoiser.eval()
+        self.denoiser = copy.deepcopy(denoiser).eval()  # the caller's stays as it is
         self.noise = checks.positive("noise", noise, "It is a standard deviation, of 255.")
         self.colors = checks.at_least("colors", colors, 1)
 

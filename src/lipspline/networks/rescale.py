@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lipspline._infra import checks
 from lipspline.certification.proof import certify, register_rule
+from lipspline.certification.round_off import EPS, Run, register_composite
 from lipspline.networks.builders import Network
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
 from lipspline.nn.combine import Averaged
@@ -94,6 +95,18 @@ class Rescaled(nn.Module):
 @register_rule(Rescaled)
 def _rescaled(layer: Rescaled) -> tuple[float, str]:
     return certify(layer.inner, steps=0).upper, f"differences divided and multiplied by {layer.factor:g}"
+
+
+@register_composite(Rescaled)
+def _rescaled_round_off(layer: Rescaled, x: Tensor, error: Tensor, run: Run) -> tuple[Tensor, Tensor]:
+    def norms(z: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(z.flatten(1), dim=1)
+
+    factor, shift = layer.factor, norms(torch.full_like(x, layer.offset))
+    lost = error + 2 * EPS * (norms(x) + shift)
+    y, inner_error = run(layer.inner, (x - layer.offset) / factor, lost / factor)
+    result = layer.offset + factor * y
+    return result, factor * inner_error + 2 * EPS * (factor * norms(y) + norms(result) + shift)
 
 
 @torch.no_grad()

@@ -24,8 +24,9 @@ class Certificate:
     plain_steps: int
     accelerated_steps: int
     distance: float | None
-    """Bound on the distance `‖x - x*‖` to the fixed point, where the iteration is a contraction: proven, but for the
-    allowance for round-off in it."""
+    """Bound on the distance `‖x - x*‖` to the fixed point, where the iteration is a contraction."""
+    distance_note: str = ""
+    """Why there is no bound on the distance, if there is none."""
 
     @property
     def guaranteed(self) -> bool:
@@ -79,7 +80,10 @@ class Certificate:
                 f"{self.residual:.3g} ({'converged' if self.converged else 'not converged'}, tol {self.tol:g})",
             ),
             ("steps", f"{self.plain_steps} plain, {self.accelerated_steps} accelerated"),
-            ("distance to x*", "no bound" if self.distance is None else f"<= {self.distance:.3g}"),
+            (
+                "distance to x*",
+                f"not claimed: {self.distance_note}" if self.distance is None else f"<= {self.distance:.3g}",
+            ),
             *((f"[{e.label}]", _describe(e)) for e in self.estimates),
         ]
         width = max(len(name) for name, _ in rows)

@@ -1,6 +1,7 @@
 """Plug-and-play forward-backward splitting with its theorem checked before the first step [eq:pnp_fbs]."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -14,7 +15,6 @@ from lipspline.operators import LinearOperator
 from lipspline.pnp.anderson import Anderson
 from lipspline.pnp.certificate import Certificate
 from lipspline.pnp.guarantee import (
-    ROUND_OFF,
     Denoiser,
     Pairing,
     Setting,
@@ -25,6 +25,7 @@ from lipspline.pnp.guarantee import (
 )
 from lipspline.pnp.iterate import BROKEN, STRETCHED, FixedPointMap, ImageRun, Progress, iterate
 from lipspline.pnp.norms import norms
+from lipspline.pnp.residual import denoiser_round_off, distance_bound
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def solve(
     violations += pairing_violations(pairing, norm[1])
     _refuse(violations, guarantee)
     magnitude = setting.step * norm[1] * norms(y)
-    with _evaluating(denoiser):
+    with evaluating(denoiser):
         value, runs = iterate(
             averaged_map(y, H, denoiser, setting),
             first,
@@ -180,13 +181,14 @@ def solve(
             nonexpansive=guarantee,
             accelerator=Anderson() if accelerate else None,
             magnitude=magnitude,
+            round_off=functools.cache(lambda: setting.beta * denoiser_round_off(denoiser, first)),
             progress=progress,
         )
     if not guarantee:
         violations.insert(0, "guarantee=False was passed.")
     violations += [sentence for sentence in (BROKEN, STRETCHED) if any(run.reason == sentence for run in runs)]
-    round_off = ROUND_OFF * torch.finfo(value.dtype).eps * torch.maximum(norms(value), magnitude)
-    return Solution(value, tuple(runs), _certificate(setting, violations, pairing, runs, tol, round_off))
+    distance = distance_bound(value, y, H, denoiser, setting) if not violations else (None, "no guarantee")
+    return Solution(value, tuple(runs), _certificate(setting, violations, pairing, runs, tol, distance))
 
 
 def certified_bound(denoiser: Denoiser, guarantee: bool = True) -> float | None:
@@ -310,7 +312,7 @@ def _first_iterate(y: Tensor, H: LinearOperator, step: float, start: Tensor | No
 
 
 @contextlib.contextmanager
-def _evaluating(denoiser: Denoiser) -> Iterator[None]:
+def evaluating(denoiser: Denoiser) -> Iterator[None]:
     """Run a network in eval mode, as it was certified, and compute constrained weights once."""
     modules = list(denoiser.modules()) if isinstance(denoiser, nn.Module) else []
     training = [module.training for module in modules]
@@ -325,9 +327,13 @@ def _evaluating(denoiser: Denoiser) -> Iterator[None]:
 
 
 def _certificate(
-    setting: Setting, violations: list[str], pairing: Pairing, runs: list[ImageRun], tol: float, round_off: Tensor
+    setting: Setting,
+    violations: list[str],
+    pairing: Pairing,
+    runs: list[ImageRun],
+    tol: float,
+    distance: tuple[float | None, str],
 ) -> Certificate:
-    distances = [setting.distance(run.change, lost) for run, lost in zip(runs, round_off.tolist(), strict=True)]
     longest = max(runs, key=lambda run: run.steps)
     return Certificate(
         setting=setting,
@@ -338,5 +344,6 @@ def _certificate(
         tol=tol,
         plain_steps=longest.steps - longest.accelerated,
         accelerated_steps=longest.accelerated,
-        distance=None if violations else max((d for d in distances if d is not None), default=None),
+        distance=distance[0],
+        distance_note=distance[1],
     )

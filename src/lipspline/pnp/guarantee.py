@@ -23,8 +23,6 @@ Denoiser = Callable[[Tensor], Tensor]
 ADJOINT_TOLERANCE = 1e-4
 # A contraction by less than this is there on paper, but drowns in the round-off of float32.
 LEAST_CONTRACTION = 1e-6
-# What the round-off of one step is taken to be at most, in units of eps times the largest numbers in it: an allowance.
-ROUND_OFF = 100.0
 
 
 def lipschitz_bound(denoiser: Denoiser) -> float | None:
@@ -115,12 +113,9 @@ class Setting:
         """The hypotheses that do not hold, each as a sentence that says what to do; none if convergence is proven."""
         return [sentence for sentence in (self._about_denoiser(), self._about_beta(), self._about_step()) if sentence]
 
-    def distance(self, change: float, round_off: float = 0.0) -> float | None:
-        """The bound `q / (1 - q) ‖x_k - x_{k-1}‖` on the distance of x_k to the fixed point, with the `rate` q < 1.
-
-        Where x_k is T(x_{k-1}) but for `round_off`, the bound is larger by `round_off / (1 - q)`.
-        """
-        return (self.rate * change + round_off) / (1 - self.rate) if contracts(self.rate) else None
+    def distance(self, residual: float) -> float | None:
+        """The bound `‖T(x) - x‖ / (1 - q)` on the distance of x to the fixed point, with the `rate` q < 1 of T."""
+        return residual / (1 - self.rate) if contracts(self.rate) else None
 
     def estimates(self) -> tuple[Estimate, Estimate, Estimate]:
         """The stability estimates [eq:EstForward], [eq:H_invert], [eq:EstCont] with their constants for this setting.

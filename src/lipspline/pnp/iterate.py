@@ -86,6 +86,7 @@ def iterate(
     nonexpansive: bool = True,
     accelerator: Anderson | None = None,
     magnitude: Tensor | None = None,
+    round_off: Callable[[], Tensor] | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> tuple[Tensor, list[ImageRun]]:
     r"""Iterate `x ← T(x)` for each image of the batch `start` until `‖T(x) - x‖ <= tol ‖x‖`.
@@ -103,6 +104,8 @@ def iterate(
             image. Otherwise only a step 1e6 times longer than the first stops it.
         accelerator: proposes bolder steps than the plain one; see `Anderson`.
         magnitude: norms `(B,)` of what `T` adds up, where that is more than `‖x‖`: by this round-off is judged.
+        round_off: bounds `(B,)` on the round-off of one call of `T`, asked for when a map that is known to be
+            nonexpansive seems not to be, before it is accused.
         progress: called after every call of the map; what it raises ends the iteration.
 
     Returns:
@@ -118,7 +121,7 @@ def iterate(
         rows = running.nonzero().squeeze(1)
         return x.index_copy(0, rows, fixed_point_map(x[rows], rows))
 
-    state = _State(start, evaluate, tol, nonexpansive, magnitude)
+    state = _State(start, evaluate, tol, nonexpansive, magnitude, round_off)
     clock = _Clock(tol, progress)
     while True:
         candidate, bold = state.image, torch.zeros_like(state.running)
@@ -146,7 +149,9 @@ class _State:
         tol: float,
         nonexpansive: bool,
         magnitude: Tensor | None,
+        round_off: Callable[[], Tensor] | None,
     ):
+        self._round_off = round_off
         self.tol, self.nonexpansive, self.calls = tol, nonexpansive, 1
         self.runs = [ImageRun() for _ in start]
         self.running = torch.ones(len(start), dtype=torch.bool, device=start.device)
@@ -207,7 +212,10 @@ class _State:
         if not self.nonexpansive:
             return ~bold & (trial > DIVERGENCE * self._first)
         slack = ROUND_OFF * torch.maximum(torch.finfo(candidate.dtype).eps * norms(candidate), self._floor)
-        return norms(mapped - self.image) > norms(candidate - self.point) + slack
+        excess = norms(mapped - self.image) - norms(candidate - self.point) - slack
+        if self._round_off is not None and bool((excess > 0).any()):
+            excess = excess - 2 * self._round_off()
+        return excess > 0
 
     def _size(self) -> Tensor:
         """`‖x‖`, but not below the round-off of where x came from: an iterate that small is zero."""

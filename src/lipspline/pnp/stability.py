@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lipspline._infra import checks
 from lipspline.operators import LinearOperator
-from lipspline.pnp.fbs import Solution, averaged_map, certified_bound, solve
+from lipspline.pnp.fbs import Solution, averaged_map, certified_bound, evaluating, solve
 from lipspline.pnp.guarantee import Denoiser, Setting
 from lipspline.pnp.norms import norms, pick, scale
 
@@ -205,7 +205,7 @@ def _pull_back(w: Tensor, x: Tensor, y: Tensor, H: LinearOperator, denoiser: Den
     """
     x, y = x.detach().requires_grad_(), y.detach().requires_grad_()
     try:
-        with torch.enable_grad():
+        with torch.enable_grad(), evaluating(denoiser):
             image = averaged_map(y, H, denoiser, setting)(x, torch.arange(len(y), device=y.device))
     except RuntimeError as error:
         raise ValueError(

@@ -1,0 +1,190 @@
+r"""A network evaluated in float64 with a bound on the round-off of the evaluation, layer by layer.
+
+A layer `f` with Lipschitz bound `L` gets a `z` that is off by at most `E` and returns `f(z)` off by at most `e`, so
+its output is off by at most `L E + e`. A sum of n products has `e <= n eps Σ |w_i| |z_i|`, in any order of
+summation: it is bounded by the norms of `|W|` and `z`, so large numbers that cancel inside the network are counted.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lipspline.certification.proof import layer_bound
+from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
+from lipspline.nn.combine import Averaged, Scaled
+from lipspline.nn.convolutions import SampleUnshuffle
+from lipspline.nn.fold import fold
+from lipspline.nn.inference import FoldedSpline, FreeKnotSpline, InferenceConv2d, InferenceSequential
+
+EPS = torch.finfo(torch.float64).eps
+Magnitude = Callable[[Any, Tensor], Tensor]
+"""`(layer, z) -> (B,)`: the norm of what the layer adds up, times the number of additions and multiplications."""
+_MAGNITUDES: dict[type[nn.Module], Magnitude] = {}
+Run = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
+Composite = Callable[[Any, Tensor, Tensor, Run], tuple[Tensor, Tensor]]
+"""`(module, z, error of z, run) -> (output, error of the output)`, where `run` does the same for a child."""
+_COMPOSITES: dict[type[nn.Module], Composite] = {}
+
+
+class UnknownRoundOff(ValueError):
+    """A layer whose round-off nobody has bounded."""
+
+
+def register_magnitude(*kinds: type[nn.Module]) -> Callable[[Magnitude], Magnitude]:
+    """Register how large the numbers are that a layer adds up; see `Magnitude`."""
+
+    def register(rule: Magnitude) -> Magnitude:
+        for kind in kinds:
+            _MAGNITUDES[kind] = rule
+        return rule
+
+    return register
+
+
+def register_composite(kind: type[nn.Module]) -> Callable[[Composite], Composite]:
+    """Register how the round-off of a module follows from that of its children; see `Composite`."""
+
+    def register(rule: Composite) -> Composite:
+        _COMPOSITES[kind] = rule
+        return rule
+
+    return register
+
+
+@torch.no_grad()
+def evaluate_exactly(model: nn.Module, x: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+    """`model(x)` in float64, and a bound `(B,)` on its distance to the exact value; the model is not changed.
+
+    Raises `UnknownRoundOff` for a layer without a rule.
+
+    Args:
+        model: folded first; its weights are taken as exact.
+        x: real images `(B, ...)` of float64.
+        error: bound `(B,)` on the distance of `x` to the images meant.
+
+    Example:
+        >>> y, error = evaluate_exactly(nn.ReLU(), torch.ones(1, 4, dtype=torch.float64), torch.zeros(1))
+        >>> 0 < float(error) < 1e-15
+        True
+    """
+    return _run(fold(model).double(), x, error.double())
+
+
+def _run(module: nn.Module, x: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+    kind = type(module)
+    if kind is InferenceSequential or kind.forward is nn.Sequential.forward:
+        for child in module._modules.values():
+            assert child is not None
+            x, error = _run(child, x, error)
+        return x, error
+    if kind in _COMPOSITES:
+        return _COMPOSITES[kind](module, x, error, _run)
+    if kind not in _MAGNITUDES:
+        raise UnknownRoundOff(f"nobody has bounded the round-off of {kind.__name__}")
+    magnitude = _MAGNITUDES[kind](module, x)
+    bound = layer_bound(module).upper
+    return module(x.clone()), bound * error + EPS * magnitude  # a layer may work in place
+
+
+@register_composite(Averaged)
+def _averaged(module: Averaged, x: Tensor, error: Tensor, run: Run) -> tuple[Tensor, Tensor]:
+    y, inner_error = run(module.inner, x, error)
+    round_off = 4 * EPS * (_norms(x) + _norms(y))
+    return torch.lerp(x, y, module.beta), module.beta * inner_error + (1 - module.beta) * error + round_off
+
+
+def _norms(x: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x.flatten(1), dim=1)
+
+
+def _ones(x: Tensor) -> Tensor:
+    """The norm of an image of ones of the size of x, for each image."""
+    return _norms(x).new_full((len(x),), math.sqrt(x[0].numel()))
+
+
+@register_magnitude(nn.Linear)
+def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    size = layer.weight.abs()
+    norm = float(size.sum(0).max() * size.sum(1).max()) ** 0.5  # ‖A‖² <= ‖A‖_1 ‖A‖_∞
+    rows = x[0].numel() // layer.in_features
+    bias = 0.0 if layer.bias is None else float(layer.bias.norm()) * rows**0.5
+    return (layer.in_features + 2) * (norm * _norms(x) + bias)
+
+
+@register_magnitude(nn.Conv1d, nn.Conv2d, InferenceConv2d)
+def _convolution(layer: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
+    size = layer.weight.abs().flatten(2).sum(2)  # (out, in / groups)
+    parts = size.view(layer.groups, -1, size.shape[1])
+    norm = float(parts.sum(2).max() * parts.sum(1).max()) ** 0.5
+    places = x[0, 0].numel()
+    if not isinstance(layer.padding, str):
+        places = math.prod(n + 2 * pad for n, pad in zip(x.shape[2:], layer.padding, strict=True))
+    bias = 0.0 if layer.bias is None else float(layer.bias.norm()) * places**0.5
+    return (layer.weight[0].numel() + 2) * (norm * _norms(x) + bias)
+
+
+@register_magnitude(FoldedSpline)
+def _spline(layer: FoldedSpline, x: Tensor) -> Tensor:
+    """The tables come from sums over the regions; at a knot the region may be the wrong one by a rounding of x."""
+    reach = float((layer.radius / layer.scale).max())
+    return _of_splines(x, layer.slopes, layer.b, reach, layer.regions)
+
+
+@register_magnitude(FreeKnotSpline)
+def _free_knot_spline(layer: FreeKnotSpline, x: Tensor) -> Tensor:
+    return _of_splines(x, layer.slopes, layer.b, float(layer.knots.abs().max()), layer.knots.shape[-1])
+
+
+def _of_splines(x: Tensor, slopes: Tensor, intercepts: Tensor, reach: float, regions: int) -> Tensor:
+    steepest = float(slopes.abs().max())
+    level = float(intercepts.abs().max()) + steepest * reach
+    return (regions + 20) * (steepest * _norms(x) + level * _ones(x))
+
+
+@register_magnitude(nn.ReLU, nn.Hardtanh, nn.Softshrink, nn.Tanh, nn.Dropout, AbsoluteValue, LipschitzPReLU)
+def _at_most_its_input(_: nn.Module, x: Tensor) -> Tensor:
+    return 4 * _norms(x)
+
+
+@register_magnitude(nn.Sigmoid)
+def _sigmoid(_: nn.Sigmoid, x: Tensor) -> Tensor:
+    return 8 * (_norms(x) + _ones(x))
+
+
+@register_magnitude(nn.PReLU, nn.LeakyReLU, Scaled)
+def _scaling(layer: nn.Module, x: Tensor) -> Tensor:
+    return 4 * layer_bound(layer).upper * _norms(x)
+
+
+@register_magnitude(Householder)
+def _householder(_: Householder, x: Tensor) -> Tensor:
+    return 40 * _norms(x)
+
+
+@register_magnitude(
+    *(GroupSort, MaxMin, nn.MaxPool1d, nn.MaxPool2d, SampleUnshuffle),
+    *(nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle),
+)
+def _only_moves_numbers(_: nn.Module, x: Tensor) -> Tensor:
+    return torch.zeros_like(_norms(x))
+
+
+@register_magnitude(nn.AvgPool1d, nn.AvgPool2d)
+def _average_pool(layer: nn.AvgPool1d | nn.AvgPool2d, x: Tensor) -> Tensor:
+    size = layer.kernel_size
+    count = size if isinstance(size, int) else math.prod(size)
+    if isinstance(layer, nn.AvgPool2d) and isinstance(size, int):
+        count = size**2
+    return (count + 2) * _norms(x)
+
+
+@register_magnitude(nn.BatchNorm1d, nn.BatchNorm2d)
+def _batch_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> Tensor:
+    assert layer.running_mean is not None
+    gain = layer_bound(layer).upper
+    level = gain * float(layer.running_mean.abs().max())
+    level += 0.0 if layer.bias is None else float(layer.bias.abs().max())
+    return 10 * (gain * _norms(x) + level * _ones(x))
