@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from lipspline import declare
+from lipspline.models import zoo
 from lipspline.operators import MRI, Identity, Matrix, cartesian_mask
 from lipspline.pnp import Problem, fbs, stability, tune
-from lipspline.models import zoo
 
 DIAGONAL = Matrix(torch.diag(torch.tensor([1.0, 0.5])))
 DATA = torch.tensor([[1.0, -1.0]])

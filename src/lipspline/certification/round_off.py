@@ -75,7 +75,7 @@ def evaluate_exactly(model: nn.Module, x: Tensor, error: Tensor) -> tuple[Tensor
 
 def _run(module: nn.Module, x: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
     kind = type(module)
-    if kind is InferenceSequential or kind.forward is nn.Sequential.forward:
+    if kind.forward in (nn.Sequential.forward, InferenceSequential.forward):
         for child in module._modules.values():
             assert child is not None
             x, error = _run(child, x, error)
