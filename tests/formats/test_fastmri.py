@@ -185,3 +185,68 @@ def test_torchs_old_format_is_refused(tmp_path):
     torch.save(torch.ones(1, 1, 4, 4), folder / "y.pt", _use_new_zipfile_serialization=False)
     with pytest.raises(FileError, match=r"y\.pt is damaged"):
         fastmri.read_tensors(folder)
+
+
+# A mask for each slice
+
+
+def masks_by_slice() -> np.ndarray:
+    return np.stack([np.roll(sample_files.columns_mask(), s) for s in range(sample_files.SLICES)])
+
+
+@pytest.mark.parametrize("ending", ["h5", "npz", "npy"])
+@pytest.mark.parametrize("coils", [False, True])
+def test_slices_with_different_masks_keep_them_when_none_is_stored(coils, ending, tmp_path):
+    masks = masks_by_slice()
+    full = sample_files.multi_coil() if coils else sample_files.single_coil()
+    full = full + np.float32(1e-3)  # symmetric images have zeros in their k-space
+    data = full * (masks[:, None, None] if coils else masks[:, None])
+    path = tmp_path / f"k.{ending}"
+    if ending == "npy":
+        sample_files.write_npy(path, data)
+    else:
+        (sample_files.write_hdf5 if ending == "h5" else sample_files.write_npz)(path, kspace=data)
+    found = mri.read(path)
+    assert isinstance(found, Kspace)
+    for s, mask in enumerate(masks):
+        assert np.array_equal(found.mask_of(s).numpy(), mask)
+    part = mri.read(path, slice(1, 2))
+    assert isinstance(part, Kspace)
+    assert np.array_equal(part.mask.numpy(), masks[1])
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 16), (3, 16), (3, 1, 1, 16), (1, 3, 1, 16, 1), "points"])
+def test_a_stored_mask_may_be_one_for_each_slice(shape, tmp_path):
+    """It is applied to k-space that holds more, and only that of the chosen slices is used."""
+    masks = masks_by_slice()
+    stored = np.repeat(masks[:, None], sample_files.HEIGHT, 1) if shape == "points" else masks.reshape(shape)
+    path = sample_files.write_hdf5(tmp_path / "k.h5", kspace=sample_files.multi_coil(), mask=stored.astype(np.float32))
+    found, part = mri.read(path), mri.read(path, slice(2, 3))
+    assert isinstance(found, Kspace)
+    assert isinstance(part, Kspace)
+    assert [found.mask_of(s).tolist() for s in range(3)] == masks.tolist()
+    assert part.mask.tolist() == masks[2].tolist()
+    assert torch.equal((found.data != 0).any(dim=1).any(dim=1), torch.from_numpy(masks))
+
+
+def test_a_mask_that_may_be_of_rows_or_of_slices_is_told_by_the_data_or_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    full = (rng.standard_normal((6, 1, 6, 8)) + 1).astype(np.complex64)
+    mask = np.stack([np.roll(np.arange(8) < 5, s) for s in range(6)])
+    for name, by_slice in (("slices.npz", mask[:, None, None]), ("rows.npz", mask)):
+        found = mri.read(sample_files.write_npz(tmp_path / name, kspace=full * by_slice, mask=mask))
+        assert isinstance(found, Kspace)
+        expected = np.broadcast_to(by_slice, full.shape)[:, 0]
+        for s in range(6):
+            assert np.array_equal(np.broadcast_to(found.mask_of(s).numpy(), (6, 8)), expected[s])
+    with pytest.raises(FileError, match=r"may mean \(rows, columns\) or \(slices, columns\)"):
+        mri.read(sample_files.write_npz(tmp_path / "k.npz", kspace=full, mask=mask))
+
+
+def test_a_mask_of_tensors_that_differs_between_coils_is_refused(tmp_path):
+    folder = sample_files.write_tensor_folder(tmp_path / "image")
+    mask = torch.load(folder / "mask.pt").repeat(1, 2, 1, 1)
+    mask[0, 1, :, 0] = ~mask[0, 1, :, 0]
+    torch.save(mask, folder / "mask.pt")
+    with pytest.raises(FileError, match="another mask for each coil"):
+        fastmri.read_tensors(folder)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import sample_files
-from lipspline.formats.kspace import from_uncentred, measured, transform_partitions, with_mask
+from lipspline.formats.kspace import Kspace, from_uncentred, measured, transform_partitions, with_mask
 from lipspline.formats.validation import FileError
 from lipspline.operators.mri import centred_fft
 
@@ -55,3 +55,43 @@ def test_undersampling_in_depth_is_refused():
     data[1, ..., 2] = 0
     with pytest.raises(FileError, match="undersampled in depth"):
         transform_partitions(data, "file")
+
+
+def test_each_slice_has_its_own_mask_where_they_differ():
+    data = torch.ones(3, 2, 4, 5, dtype=torch.complex64)
+    data[0, ..., 1] = data[1, ..., 2] = data[2, ..., 2] = 0
+    kept, mask = with_mask(data, None, "file")
+    kspace = Kspace(kept, mask)
+    assert kspace.mask.shape == (3, 1, 5)
+    for i in range(3):
+        assert torch.equal(kspace.mask_of(i), (data[i] != 0).any(dim=0)[0])
+    data[1, :, 0, 0] = 0
+    kspace = Kspace(data, measured(data))
+    assert kspace.mask.shape == (3, 4, 5)
+    assert kspace.mask_of(0).shape == (5,)
+    assert torch.equal(kspace.mask_of(1), (data[1] != 0).any(dim=0))
+
+
+def test_a_slice_without_data_does_not_part_the_masks_of_the_others():
+    data = torch.ones(3, 1, 4, 5, dtype=torch.complex64)
+    data[..., 2] = data[1] = 0
+    assert measured(data).tolist() == [True, True, False, True, True]
+
+
+def test_a_mask_for_each_slice_keeps_what_it_claims_in_that_slice():
+    data = torch.ones(2, 1, 3, 4, dtype=torch.complex64)
+    claimed = torch.tensor([[[True, True, False, True]], [[True, False, True, True]]])
+    kept, mask = with_mask(data, claimed, "file")
+    assert torch.equal(mask, claimed)
+    assert torch.equal(kept[:, 0, 0].real.bool(), claimed[:, 0])
+
+
+def test_a_zero_in_one_coil_is_a_measurement_and_a_column_that_only_one_coil_lacks_is_refused():
+    data = torch.ones(2, 3, 4, 5, dtype=torch.complex64)
+    data[1, 0, 2, 3] = 0
+    assert measured(data).all()
+    data[0, 2] = 0  # a coil that is switched off in a slice
+    assert with_mask(data, None, "file")[1].all()
+    data[1, 1, :, 4] = 0
+    with pytest.raises(FileError, match=r"file lacks 1 column\(s\) in coil 1 of slice 1 that other coils have"):
+        with_mask(data, None, "file")

@@ -164,3 +164,24 @@ def test_slices_without_anything_in_them_are_refused():
     narrow[5:11] = True
     with pytest.raises(ValueError, match="ESPIRiT finds no coil maps for slice 0"):
         MeasuredMRI(multi(), "espirit", Undersampling(narrow)).problem(0)
+
+
+def test_each_slice_is_reconstructed_from_its_own_mask():
+    """The union of the masks would count what was not measured as zeros."""
+    masks = torch.stack([MASK, MASK.roll(1), MASK])
+    data = torch.from_numpy(sample_files.single_coil()).unsqueeze(1) * masks[:, None, None]
+    together = MeasuredMRI(Kspace(data, masks.unsqueeze(1)))
+    for i in range(3):
+        alone = MeasuredMRI(Kspace(data[i : i + 1], masks[i])).problem(0)
+        problem = together.problem(i)
+        assert torch.equal(problem.H.mask, masks[i])
+        assert torch.equal(problem.y, alone.y)
+        assert problem.noise == alone.noise
+
+
+def test_a_coil_that_measured_nothing_sees_nothing_whatever_its_map_says():
+    kspace = multi()
+    kspace.data[0, 1] = 0
+    other = MAPS[None].clone()
+    other[:, 1] = 0
+    assert torch.equal(image(MeasuredMRI(kspace, MAPS[None]), 0), image(MeasuredMRI(kspace, other), 0))

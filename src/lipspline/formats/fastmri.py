@@ -65,8 +65,7 @@ def _kspace(
     numbers = found.stack(KSPACE, slices)
     data = found.rows(numbers)
     data = data.to(torch.complex64) if data.ndim == 4 else data.to(torch.complex64).unsqueeze(1)
-    mask = container.find("mask")
-    data, sampled = with_mask(data, None if mask is None else (mask.whole() != 0).squeeze(), container.path)
+    data, sampled = with_mask(data, _mask(container, found.shape[0], numbers, data), container.path)
     truth = None if reference is None else _reference(reference, numbers)
     crop = header.get("matrix") if truth is None else truth.shape[-2:]
     affine = from_voxel_size(*header["voxel"]) if "voxel" in header else None
@@ -78,6 +77,37 @@ def _kspace(
         crop=None if crop is None else (min(crop[0], data.shape[-2]), min(crop[1], data.shape[-1])),
         affine=shifted(affine, depth=numbers.start),
     )
+
+
+def _mask(container: Container, slices: int, numbers: range, data: Tensor) -> Tensor | None:
+    """The mask of a file for the chosen ones of its `slices`: for all of them, or for each its own.
+
+    Dimensions of size 1 may stand anywhere. `(slices, W)` where there are as many slices as rows could be `(H, W)` too:
+    then the data tell, by being zero off one of the two and not off the other.
+    """
+    stored = container.find("mask")
+    if stored is None:
+        return None
+    mask, (height, width) = stored.whole() != 0, data.shape[-2:]
+    chosen = slice(numbers.start, numbers.stop)
+    if mask.ndim == 3 and mask.shape in ((slices, 1, width), (slices, height, width)):
+        return mask[chosen]
+    mask = mask.squeeze()
+    if mask.ndim == 3 and len(mask) == slices:
+        return mask[chosen]
+    if mask.ndim != 2 or slices == 1 or mask.shape != (slices, width):
+        return mask
+    by_slice = mask[chosen, None]
+    if slices != height:
+        return by_slice
+    measured = (data != 0).any(dim=1)
+    fits = [candidate for candidate in (mask, by_slice) if not (measured & ~candidate).any()]
+    if not fits:
+        raise FileError(
+            f"{container.path}: {stored.name} has shape {stored.shape}, which may mean (rows, columns) or (slices, "
+            f"columns). Store it as (slices, rows, columns)."
+        )
+    return fits[0]
 
 
 def _reference(found: Stored, numbers: range) -> Tensor:
@@ -115,8 +145,10 @@ def read_tensors(path: str | Path) -> Kspace:
         _tensor(file) if (file := path / name).is_file() else None for name in ("mask.pt", "smaps.pt", "x_crop.pt")
     )
     if mask is not None:
-        mask = torch.fft.fftshift((mask[0, 0] != 0).expand(data.shape[-2:]), dim=(-2, -1))
-        mask = mask[0] if (mask == mask[0]).all() else mask
+        kept = mask[0] != 0
+        if not (kept == kept[0]).all():
+            raise FileError(f"{path}: mask.pt has another mask for each coil; all coils must measure the same points.")
+        mask = torch.fft.fftshift(kept[0].expand(data.shape[-2:]), dim=(-2, -1))
     if maps is not None and maps.shape != data.shape:
         raise FileError(f"{path}: smaps.pt has shape {tuple(maps.shape)}, y.pt has {tuple(data.shape)}.")
     data, mask = with_mask(data, mask, path)

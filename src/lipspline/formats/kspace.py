@@ -15,7 +15,8 @@ class Kspace:
     data: Tensor
     """Complex `(S, C, H, W)`; one coil is C = 1. Readout runs along H, phase encoding along W."""
     mask: Tensor
-    """Bool `(W,)`, or `(H, W)` where columns are measured in part: what was measured, the same in all slices."""
+    """Bool, what was measured: `(W,)`, or `(H, W)` where columns are measured in part, if it is the same in all slices;
+    `(S, 1, W)` or `(S, H, W)` if each slice has its own."""
     maps: Tensor | None = None
     """Coil sensitivities `(S, C, H, W)`, if the file has some."""
     reference: Tensor | None = None
@@ -26,44 +27,95 @@ class Kspace:
     """As in `Volume`, for the cropped images."""
     real: bool = False
     """Whether the images are known to be real."""
+    notes: tuple[str, ...] = ()
+    """What was left out or put together on reading, each in a few words."""
 
     @property
     def coils(self) -> int:
         """C."""
         return self.data.shape[1]
 
+    def mask_of(self, number: int) -> Tensor:
+        """The mask of one slice, `(W,)` or `(H, W)`."""
+        if self.mask.ndim < 3:
+            return self.mask
+        mask = self.mask[number]
+        return mask[0] if (mask == mask[0]).all() else mask
 
-def measured(data: Tensor) -> Tensor:
-    """Which points of k-space `(..., H, W)` hold a number other than zero, as `(W,)` if whole columns do.
+
+def compact(points: Tensor) -> Tensor:
+    """A mask in the fewest numbers: points `(S, H, W)` as `(W,)` or `(H, W)` if all slices share it, else by slice.
+
+    Slices without any point do not count: whatever their mask, they hold nothing.
 
     Example:
-        >>> measured(torch.tensor([[[0j, 1j, 0j], [0j, 2j, 0j]]]))
+        >>> compact(torch.tensor([[[True, False], [True, False]], [[False, False], [False, False]]]))
+        tensor([ True, False])
+    """
+    columns = points.any(dim=1, keepdim=True)
+    points = columns if (points == columns).all() else points
+    filled = points[points.flatten(1).any(dim=1)]
+    if not len(filled) or not (filled == filled[0]).all():
+        return points
+    return filled[0].squeeze(0)
+
+
+def measured(data: Tensor) -> Tensor:
+    """Which points of k-space `(S, C, H, W)` hold a number other than zero in any coil, in the form of `Kspace.mask`.
+
+    Example:
+        >>> measured(torch.tensor([[[[0j, 1j, 0j], [0j, 2j, 0j]]]]))
         tensor([False,  True, False])
     """
-    points = (data != 0).flatten(end_dim=-3).any(dim=0)
-    columns = points.any(dim=0)
-    return columns if (points == columns).all() else points
+    return compact((data != 0).any(dim=1))
 
 
 def with_mask(data: Tensor, mask: Tensor | None, source: object) -> tuple[Tensor, Tensor]:
-    """k-space that is zero off the mask, and the mask of what was measured: claimed by `mask` and not zero."""
-    found = measured(data)
+    """k-space that is zero off the mask, and the mask of what was measured: claimed by `mask` and not zero.
+
+    Args:
+        data: `(S, C, H, W)`.
+        mask: `(W,)` or `(H, W)` for all slices, `(S, 1, W)` or `(S, H, W)` for each; all that is not zero if None.
+    """
+    found = (data != 0).any(dim=1)
     if not found.any():
         raise FileError(f"The k-space in {source} is zero everywhere: nothing was measured.")
-    if mask is None:
-        return data, found
-    plane = tuple(data.shape[-2:])
-    if tuple(mask.shape) not in (plane, plane[-1:]):
-        raise FileError(f"The mask {tuple(mask.shape)} does not fit the k-space {plane} in {source}.")
-    both = mask & found
-    if not both.any():
-        raise FileError(f"The k-space in {source} is zero everywhere on its mask.")
-    return data * both, both
+    if mask is not None:
+        slices, _, height, width = data.shape
+        if tuple(mask.shape) not in ((width,), (height, width), (slices, 1, width), (slices, height, width)):
+            raise FileError(
+                f"The mask {tuple(mask.shape)} does not fit the k-space in {source}: slices of {height} x {width}."
+            )
+        found = found & mask
+        if not found.any():
+            raise FileError(f"The k-space in {source} is zero everywhere on its mask.")
+        data = data * found.unsqueeze(1)
+    _check_coils(data, found, source)
+    return data, compact(found)
 
 
-def transform_partitions(data: Tensor, source: object) -> Tensor:
-    """Slices `(S, C, H, W)` of a three-dimensional k-space `(partitions, C, H, W)` that is fully measured in depth."""
-    points = (data != 0).any(dim=1)
+def _check_coils(data: Tensor, points: Tensor, source: object) -> None:
+    """Refuse readouts that one coil lacks and others have: they would count as measured zeros.
+
+    A coil that has nothing at all in a slice was switched off there, which does no harm.
+    """
+    columns, wanted = (data != 0).any(dim=2), points.any(dim=1).unsqueeze(1)
+    lacking = (wanted & ~columns) & columns.any(dim=2, keepdim=True)
+    if lacking.any():
+        number, coil, _ = lacking.nonzero()[0].tolist()
+        raise FileError(
+            f"The k-space in {source} lacks {int(lacking[number, coil].sum())} column(s) in coil {coil} of slice "
+            f"{number} that other coils have; all coils must measure the same points. Leave the coil out."
+        )
+
+
+def transform_partitions(data: Tensor, source: object, points: Tensor | None = None) -> Tensor:
+    """Slices `(S, C, H, W)` of a three-dimensional k-space `(partitions, C, H, W)` that is fully measured in depth.
+
+    Args:
+        points: which points `(partitions, H, W)` were measured; those that are not zero if not given.
+    """
+    points = (data != 0).any(dim=1) if points is None else points
     if not (points == points.any(dim=0)).all():
         raise FileError(f"The k-space in {source} is undersampled in depth too; only its columns may be.")
     shifted = torch.fft.ifftshift(data, dim=0)

@@ -89,11 +89,12 @@ class MeasuredMRI:
         coils = "one coil" if self.kspace.coils == 1 else f"{self.kspace.coils} coils"
         kept = f"{100 * self.kspace.mask.double().mean():.0f} % of k-space measured"
         thinned = "" if self.undersampling is None else f", then {self.undersampling}"
-        return f"MRI, {coils}, {kept}{thinned}"
+        notes = "".join(f"; {note}" for note in self.kspace.notes)
+        return f"MRI, {coils}, {kept}{thinned}{notes}"
 
     def problem(self, i: int) -> Problem:
         """Slice number i."""
-        kspace, mask = self.kspace, self.kspace.mask
+        kspace, mask = self.kspace, self.kspace.mask_of(i)
         everything = kspace.data[i : i + 1]
         data = everything
         if self.undersampling is not None:
@@ -130,7 +131,8 @@ class MeasuredMRI:
                     f"or there is only noise. Give maps with --coils FILE."
                 )
             maps = espirit(y[0], crop=UNCROPPED, convention=convention)
-        return MultiCoilMRI(mask, normalized_maps(maps), convention=convention)
+        silent = ~y[0].flatten(1).any(dim=1)  # coils that were switched off see nothing, whatever their maps say
+        return MultiCoilMRI(mask, normalized_maps(maps.masked_fill(silent[:, None, None], 0)), convention=convention)
 
     def _truth(self, i: int, problem: Problem, everything: Tensor) -> Tensor | None:
         """The reference of the file; or what all of the data give, if a part was thrown away."""
