@@ -1,37 +1,169 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, locks between processes, and checks of names before the work begins."""
 
+import errno
+import fcntl
+import hashlib
 import os
-import tempfile
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+OWNER_BYTES = 256
+"""The first line of a lock file, which says who holds it, has this length; what follows belongs to the holder."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that, whenever the program or the machine stops, `path` holds the old content or the new."""
+    """Write a file so that, whenever the program or the machine stops, `path` holds the old content or the new.
+
+    The content is first written to a hidden file beside it. That has a fixed name and is locked, so what a killed
+    process leaves is used up by the next one, and two processes write one after the other.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-        try:
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
+    draft = path.with_name(_draft_name(path))
+    descriptor = open_locked(draft, wait=True)
+    try:
+        os.ftruncate(descriptor, 0)
+        with os.fdopen(descriptor, "wb", closefd=False) as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
-    _sync_folder(path.parent)
+        os.fsync(descriptor)
+        os.replace(draft, path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+    sync(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the new name of a file last, which the file system may otherwise write down much later."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make the content of a file last, or the names in a folder, which the system may otherwise write much later."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _umask() -> int:
-    """The permissions that new files of this process lack; temporary files are private otherwise."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def sha256(path: Path) -> str:
+    """The SHA-256 checksum of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# Locks
+
+
+def open_locked(path: Path, *, wait: bool) -> int:
+    """Open a file that this process alone has locked, and make it if it is not there; returns its descriptor.
+
+    The lock ends with the descriptor, also when the process is killed. Links are not followed.
+
+    Raises:
+        BlockingIOError: another process has it, and `wait` is false.
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if _names(path, descriptor):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # whoever had the lock has removed or renamed the file
+
+
+def lock(path: Path, what: str) -> int:
+    """Lock a file that says who holds it; returns its descriptor. Close it to let go.
+
+    Raises:
+        BlockingIOError: another process holds it; the message names `what` and the process.
+    """
+    try:
+        descriptor = open_locked(path, wait=False)
+    except BlockingIOError:
+        raise BlockingIOError(
+            f"{what} is being written by {_owner(path)}. Wait until that has finished, or choose another name."
+        ) from None
+    owner = f"lipspline, process {os.getpid()} on {socket.gethostname()}"
+    os.pwrite(descriptor, owner.encode()[: OWNER_BYTES - 1].ljust(OWNER_BYTES - 1) + b"\n", 0)
+    return descriptor
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file `path` while something is done, then remove it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = lock(path, what)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def is_lock(path: Path) -> bool:
+    """Whether a file is a lock of this program; one that was killed while it made it leaves an empty file."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        start = file.read(OWNER_BYTES)
+    return not start or start.startswith(b"lipspline, process ")
+
+
+def _owner(path: Path) -> str:
+    try:
+        line = path.read_bytes()[:OWNER_BYTES].decode(errors="replace").strip()
+    except OSError:
+        line = ""
+    return line.replace("lipspline, ", "another lipspline, ") or "another process"
+
+
+def _names(path: Path, descriptor: int) -> bool:
+    """Whether `path` still is the name of an open file."""
+    try:
+        found, held = os.lstat(path), os.fstat(descriptor)
+    except FileNotFoundError:
+        return False
+    return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
+
+
+# Names
+
+
+def check_names(paths: Iterable[Path]) -> None:
+    """Refuse names, of files to be written, that the file system cannot hold."""
+    for path in paths:
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        for text, limit in ((path.name, "PC_NAME_MAX"), (os.fspath(path.absolute()), "PC_PATH_MAX")):
+            length, longest = len(os.fsencode(text)), os.pathconf(folder, limit)
+            if length > longest:
+                raise OSError(
+                    errno.ENAMETOOLONG,
+                    f"The name has {length} bytes, but {longest} are possible; shorten it by {length - longest}",
+                    f"{path.name[:20]}...{path.name[-20:]}",
+                )
+
+
+def check_apart(output: Path, inputs: Iterable[Path]) -> None:
+    """Refuse to write what is read: an output that is an input, also by a link, contains one, or lies in one."""
+    place = Path(os.path.realpath(output))
+    for given in inputs:
+        source = Path(os.path.realpath(given))
+        same = place == source or (output.exists() and given.exists() and output.samefile(given))
+        if same:
+            raise ValueError(f"The output {output} is the input {given}. Choose another name.")
+        if place in source.parents:
+            raise ValueError(f"The output {output} is a folder that holds the input {given}. Choose another name.")
+        if source in place.parents and source.is_dir():
+            raise ValueError(f"The output {output} lies in the input folder {given}. Choose a name outside of it.")
+
+
+def _draft_name(path: Path) -> str:
+    """The name under which a file is written before it gets its own; short enough whatever its own is."""
+    name = f".{path.name}.lipspline-new"
+    longest = os.pathconf(path.parent, "PC_NAME_MAX")
+    if len(os.fsencode(name)) <= longest:
+        return name
+    return f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()}.lipspline-new"

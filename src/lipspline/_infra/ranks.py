@@ -60,6 +60,12 @@ def is_main() -> bool:
     return rank() == 0
 
 
+def wait() -> None:
+    """Wait until all processes are here."""
+    if world() > 1:
+        dist.barrier()
+
+
 def rows(batch: int) -> slice:
     """The rows of a batch that belong to this process: equal parts, so that the mean of means is the mean."""
     if batch % world():

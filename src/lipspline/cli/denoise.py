@@ -32,6 +32,8 @@ def denoise(
     keep_memory()
     with _progress(source.name) as watch:
         result = denoise_file(source, output, noise=_level(noise), model=model, white=white, force=force, watch=watch)
+    if result.warning:
+        err.print(f"lipspline: {result.warning}", style="yellow", highlight=False, soft_wrap=True)
     show(result.document(), str(result), json)
 
 

@@ -1,15 +1,17 @@
 """The program that the commands belong to: its help, its version, and what becomes of an error."""
 
 import os
+import re
 import sys
 from typing import Annotated
 
+import click
 import torch
 import typer
 
 import lipspline
 from lipspline import kernels
-from lipspline.cli.output import err, out
+from lipspline.cli.output import err, out, use_any_terminal
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
 
@@ -24,18 +26,42 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line; any error a user can cause ends in one sentence."""
+    use_any_terminal()
     try:
         app()
     except (ValueError, ImportError, OSError) as error:
         if os.environ.get("LIPSPLINE_DEBUG"):
             raise
-        err.print(f"lipspline: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        err.print(f"lipspline: {translated(str(error))}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
     except (KeyboardInterrupt, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:
             raise
         err.print("lipspline: interrupted. The same command goes on where work was kept.", style="red")
         sys.exit(INTERRUPTED)
+
+
+def translated(message: str) -> str:
+    """The arguments in a message of the library, such as `force=True`, as options of the command that was given.
+
+    Example:
+        >>> sys.argv = ["lipspline", "denoise"]
+        >>> translated("Replace it with force=True, or say how much with noise=15; contraction=K is no option.")
+        'Replace it with --force, or say how much with --noise 15; contraction=K is no option.'
+    """
+    command = typer.main.get_command(app)
+    for word in sys.argv[1:]:
+        if isinstance(command, click.Group):
+            command = command.commands.get(word, command)
+    options = {option.name: option.opts[0] for option in command.params if isinstance(option, click.Option)}
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        if name not in options:
+            return found.group()
+        return options[name] if value in ("", "True") else f"{options[name]} {value}"
+
+    return re.sub(r"(?<![\w.(])([a-z_]+)=([\w.:]*\w|)", option, message)
 
 
 @app.callback(invoke_without_command=True)

@@ -2,8 +2,9 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,10 +20,11 @@ from lipspline.cli.output import err, show
 from lipspline.formats import ct as ct_files
 from lipspline.formats import mri as mri_files
 from lipspline.formats.kspace import Kspace
+from lipspline.formats.output import PAGE, Output, writer
 from lipspline.imaging.ct import MeasuredCT, SimulatedCT
 from lipspline.imaging.mri import COILS, MeasuredMRI, SimulatedMRI, Undersampling
-from lipspline.imaging.order import Order, beside, carry_out, check_outputs
-from lipspline.imaging.problem import Scan
+from lipspline.imaging.order import Order, carry_out
+from lipspline.imaging.problem import Scan, central_problem
 from lipspline.imaging.run import Reconstruction, Watch, mean
 from lipspline.imaging.solved import Iteration
 from lipspline.imaging.strength import Auto, choose
@@ -30,7 +32,6 @@ from lipspline.pnp.iterate import Progress
 
 app = typer.Typer(help="Reconstruct images from measurements, with a certificate.", no_args_is_help=True)
 
-PAGE = ".html"
 SHOWN = 4  # slices on the page
 MOST = 10000  # angles, detectors, pixels along a side
 NOT_OPTIONS = ("source", "output", "report", "force", "json", "threads")  # what a result does not depend on
@@ -52,7 +53,7 @@ Accelerate = Annotated[bool, typer.Option("--accelerate/--plain", help="Anderson
 Tol = Annotated[float, typer.Option(help="Stop when the relative change of the image is below this.")]
 MaxSteps = Annotated[int, typer.Option(min=1, help="The largest number of denoiser calls for a slice.")]
 Page = Annotated[bool, typer.Option("--report", help="Write a page OUT.html that shows the images and the proof.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite existing outputs.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an earlier result of lipspline.")]
 
 
 @app.command()
@@ -156,23 +157,29 @@ def ct(
 def _fulfil(context: typer.Context, scan: Scan, first: int) -> None:
     """What both commands do with a scan."""
     given = context.params
-    output, report = given["output"], given["report"]
-    check_outputs(output, scan.count, (PAGE,) if report else (), given["force"])
-    middle = scan.problem(scan.count // 2)
+    report = given["report"]
+    output = Output(given["output"], page=report)
+    writer(output.path, scan.count)
+    inputs = _inputs(given)
+    output.check(inputs, force=given["force"])
     noise, beta = parse_number("--noise", given["noise"]), parse_number("--beta", given["beta"])
-    strength = choose(given["model"], noise, beta, middle)
+    strength = choose(given["model"], noise, beta, central_problem(scan))
     iteration = Iteration(given["tol"], given["max_steps"], given["accelerate"])
     options = {key: value for key, value in given.items() if key not in NOT_OPTIONS}
     order = Order(scan, strength, iteration, given["source"], output, first, options)
-    with ranks.session():
+    with ranks.session(), output.open(inputs, force=given["force"]) if ranks.is_main() else nullcontext():
+        ranks.wait()
         with _progress(scan.count) as watch:
-            result, document, finished = carry_out(order, watch)
-        if ranks.is_main():
-            if report:
-                _write_page(order, result)
-            finished.remove()
-            _warn(result)
-            show(document, _text(order, result, report), given["json"])
+            result, document = carry_out(order, watch, partial(_page, order) if report else None)
+    if ranks.is_main():
+        _warn(result)
+        show(document, _text(order, result, report), given["json"])
+
+
+def _inputs(given: Mapping[str, object]) -> list[Path]:
+    """All files and folders that a command reads."""
+    named = (given["source"], *(given.get(name) for name in ("mask", "coils", "angles", "model")))
+    return [Path(str(name)) for name in named if name and Path(str(name)).exists()]
 
 
 def parse_slices(text: str) -> slice:
@@ -240,15 +247,21 @@ def _progress(slices: int) -> Iterator[Watch]:
 def _warn(result: Reconstruction) -> None:
     if result.unsettled:
         numbers = ", ".join(str(done.number) for done in result.unsettled)
-        reason = result.unsettled[0].run.reason
-        err.print(f"lipspline: slice(s) {numbers} did not converge ({reason}).", style="yellow", highlight=False)
+        run = result.unsettled[0].run
+        reason = "" if run is None else f" ({run.reason})"
+        err.print(f"lipspline: slice(s) {numbers} did not converge{reason}.", style="yellow", highlight=False)
+    if result.empty:
+        numbers = ", ".join(str(done.number) for done in result.empty)
+        text = f"lipspline: slice(s) {numbers} are empty: their data are zero everywhere, and so are their images."
+        err.print(text, style="yellow", highlight=False)
 
 
-def _write_page(order: Order, result: Reconstruction) -> None:
-    from lipspline.report import Case, Picture, reconstruction_page, write_page
+def _page(order: Order, result: Reconstruction) -> bytes:
+    from lipspline.report import Case, Picture, reconstruction_page
 
     direct = {"MR": "Zero-filled", "CT": "Filtered backprojection"}[order.scan.modality]
-    step = max(1, len(result.slices) // SHOWN)
+    solved = [done for done in result.slices if done.solution is not None]
+    step = max(1, len(solved) // SHOWN)
     cases = [
         Case(
             f"Slice {done.number}",
@@ -259,24 +272,24 @@ def _write_page(order: Order, result: Reconstruction) -> None:
             reference=done.truth,
             summary=f"{order.scan.summary}.",
         )
-        for done in result.slices[step // 2 :: step][:SHOWN]
+        for done in solved[step // 2 :: step][:SHOWN]
     ]
     command = shlex.join(["lipspline", *sys.argv[1:]])
     page = reconstruction_page(cases, denoiser=order.strength.denoiser, command=command, title=order.source.name)
-    write_page(beside(order.output, PAGE), page)
+    return page.encode("utf-8", "backslashreplace")
 
 
 def _text(order: Order, result: Reconstruction, report: bool) -> str:
-    first = result.slices[0]
+    solved = [done for done in result.slices if done.run is not None]
     lines = [
         f"{order.scan.summary}; {len(result.slices)} slice(s)",
         f"denoiser {order.strength.name}, β = {order.strength.beta:.3g} ({order.strength.chosen})",
-        str(first.certificate),
+        str(solved[0].certificate),
     ]
-    before, after = mean([s.direct_quality for s in result.slices]), mean([s.quality for s in result.slices])
+    before, after = mean([s.direct_quality for s in solved]), mean([s.quality for s in solved])
     gains = [f"{name.upper()} {before[name]:.4g} -> {after[name]:.4g}" for name in after if name in before]
     if gains:
         lines.append(f"{', '.join(gains)} (mean over slices, profile paper)")
-    written = [order.output, order.certificate, *([beside(order.output, PAGE)] if report else [])]
+    written = [order.output.path, order.output.certificate, *([order.output.beside(PAGE)] if report else [])]
     lines.append(f"Written: {', '.join(map(str, written))}")
     return "\n".join(lines)

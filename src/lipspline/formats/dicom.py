@@ -1,5 +1,6 @@
 """DICOM images: one file, or the series in a folder; written as derived secondary captures."""
 
+import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -220,8 +221,9 @@ def _series_header(volume: Volume, modality: str, description: str, scale: Scale
     header = pydicom.Dataset()
     for key in (*PATIENT, *STUDY):
         setattr(header, key, volume.identity.get(key, ""))
-    header.StudyInstanceUID = volume.identity.get("StudyInstanceUID") or pydicom.uid.generate_uid()
-    header.SeriesInstanceUID = pydicom.uid.generate_uid()
+    content = [description, *volume.identity.values(), hashlib.sha256(volume.slices.numpy().tobytes()).hexdigest()]
+    header.StudyInstanceUID = volume.identity.get("StudyInstanceUID") or _identifier("study", *content)
+    header.SeriesInstanceUID = _identifier("series", *content)
     header.SOPClassUID = SECONDARY_CAPTURE
     header.Modality, header.SeriesNumber, header.ConversionType = modality, None, "WSD"
     header.ImageType = ["DERIVED", "SECONDARY"]
@@ -237,11 +239,17 @@ def _series_header(volume: Volume, modality: str, description: str, scale: Scale
         header.ImageOrientationPatient = [round(v, 9) for v in axes.flatten().tolist()]
         header.PixelSpacing = [pydicom.valuerep.DSfloat(v, auto_format=True) for v in (row, column)]
         header.SpacingBetweenSlices = pydicom.valuerep.DSfloat(depth, auto_format=True)
-        header.FrameOfReferenceUID = volume.identity.get("FrameOfReferenceUID") or pydicom.uid.generate_uid()
+        header.FrameOfReferenceUID = volume.identity.get("FrameOfReferenceUID") or _identifier("frame", *content)
         header.PositionReferenceIndicator = None
     else:
         header.PatientOrientation = None
     return header
+
+
+def _identifier(*content: str) -> str:
+    """A new identifier for new content, the same for the same: a series that is written again is that series."""
+    pydicom = checks.require("pydicom", "dicom", "Writing DICOM files")
+    return pydicom.uid.generate_uid(entropy_srcs=["lipspline", *content])
 
 
 def _axes(affine: Tensor) -> Tensor:
@@ -256,7 +264,7 @@ def _axes(affine: Tensor) -> Tensor:
 def _save(path: Path, series: Any, volume: Volume, number: int, scale: Scale) -> None:
     pydicom = checks.require("pydicom", "dicom", "Writing DICOM files")
     image = pydicom.Dataset(series)
-    image.SOPInstanceUID, image.InstanceNumber = pydicom.uid.generate_uid(), number + 1
+    image.SOPInstanceUID, image.InstanceNumber = _identifier("image", series.SeriesInstanceUID, str(number)), number + 1
     if volume.affine is not None:
         corner = LPS_TO_RAS @ volume.affine @ torch.tensor([0.0, 0, number, 1], dtype=torch.float64)
         image.ImagePositionPatient = [pydicom.valuerep.DSfloat(v, auto_format=True) for v in corner[:3].tolist()]

@@ -25,6 +25,8 @@ COLOURS = {1: 1, 2: 1, 3: 3, 4: 3}
 """How many channels of an image show it; the last of 2 or 4 is its transparency."""
 NOISY = (-1.0, 2.0)
 """No noise that is worth removing carries values in [0, 1] beyond this."""
+FAINTEST = 1e-6
+"""An image whose brightest value is a smaller part of white is not one of that white."""
 
 Array = NDArray[Any]
 
@@ -317,6 +319,9 @@ def white_level(image: Array, white: float | None = None) -> float:
 
 
 def _given(image: Array, white: float) -> float:
+    low, high = float(image.min()), float(image.max())
+    if low < NOISY[0] * white or high > NOISY[1] * white or 0 < max(-low, high) < white * FAINTEST:
+        raise ValueError(f"white is {white:g}, but the image has values in [{low:g}, {high:g}]. Check white.")
     if np.issubdtype(image.dtype, np.integer) and white > np.iinfo(image.dtype).max:
         largest = np.iinfo(image.dtype).max
         raise ValueError(f"white is {white:g}, but the image holds {image.dtype} values, at most {largest}.")

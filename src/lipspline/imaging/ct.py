@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from lipspline._infra import checks
 from lipspline._infra.randomness import generator
 from lipspline.formats.ct import Sinograms
 from lipspline.formats.volume import Unit
 from lipspline.imaging.images import OfImages, in_unit, normalized
 from lipspline.imaging.mri import GAUSSIAN_MEDIAN
-from lipspline.imaging.problem import Modality, Problem, brightness
+from lipspline.imaging.problem import EmptySlice, Modality, Problem, brightness, checked_brightness, checked_noise
 from lipspline.operators import ParallelBeamCT, fbp
+
+LARGEST = 10000  # pixels along a side
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,13 @@ class MeasuredCT:
         _, angles, detectors = self.sinograms.data.shape
         return f"CT, {angles} angles, {detectors} detectors"
 
+    def __post_init__(self):
+        if self.spacing is not None:
+            checks.positive("spacing", self.spacing)
+            side = self.sinograms.data.shape[-1] * self.spacing / sqrt(2)
+            if self.size is None and side > LARGEST:
+                raise ValueError(f"With spacing {self.spacing:g} the image would be {side:.3g} pixels wide; give size.")
+
     @cached_property
     def geometry(self) -> ParallelBeamCT:
         """The operator that all slices share."""
@@ -70,8 +80,9 @@ class MeasuredCT:
         """Slice number i."""
         H, y = self.geometry, self.sinograms.data[i][None, None]
         scale = brightness(fbp(y, H, filter="hann"))
-        if not 0 < scale < float("inf"):
-            raise ValueError(f"Slice {self.first + i} is zero everywhere. Leave it out with --slices.")
+        if scale == 0:
+            raise EmptySlice(self.first + i, torch.zeros(H.size, H.size, dtype=y.dtype))
+        checked_brightness(scale, self.first + i)
         y = y / scale
         direct = fbp(y, H)
         return Problem(y, H, direct, scale, noise_in_sinogram(y), start=direct)
@@ -98,6 +109,9 @@ class SimulatedCT(OfImages):
     seed: int = 0
     first: int = 0
     modality: Modality = field(default="CT", init=False)
+
+    def __post_init__(self):
+        checked_noise(self.noise)
 
     @property
     def summary(self) -> str:

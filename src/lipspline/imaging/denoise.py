@@ -6,14 +6,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lipspline._infra import checks
 from lipspline.certification.proof import certify
 from lipspline.formats import pictures
+from lipspline.formats.output import Output, versions
 from lipspline.formats.pictures import from_planes, to_planes, white_level
 from lipspline.functional.noise import estimate_noise
+from lipspline.networks.files import checksum
 from lipspline.networks.tiling import apply_tiled
 from lipspline.priors import DenoiserPrior, resolve
 
@@ -21,11 +25,17 @@ Watch = Callable[[int, int], None]
 TILE = 512
 """Side of a tile: large enough that its margin costs little, small enough that memory stays far below 1 GB."""
 
+LOUDEST = 255.0
+"""The largest noise level, as a multiple of 1/255 of white."""
+BEYOND = 0.1
+"""How far, in parts of white, a result may leave the range of the input before a warning says so."""
+
 
 @dataclass(frozen=True)
 class Denoised:
     """What was done to a file."""
 
+    input: str
     output: str
     shape: tuple[int, ...]
     dtype: str
@@ -39,11 +49,15 @@ class Denoised:
     """The noise that the denoiser was trained for; it was rescaled if that is another."""
     lipschitz: float
     """The proved bound on its Lipschitz constant."""
+    sha256: str
+    """The checksum of its weights."""
+    warning: str
+    """What to mind about the result; empty if nothing."""
     seconds: float
 
     def document(self) -> dict[str, Any]:
         """The result as JSON values."""
-        return asdict(self)
+        return {**asdict(self), "versions": versions()}
 
     def __str__(self) -> str:
         source = "estimated" if self.estimated else "given"
@@ -69,36 +83,42 @@ def denoise_file(
 
     Args:
         source: PNG, TIFF or npy.
-        target: appears whole or not at all.
+        target: appears whole or not at all, with a certificate beside it, `target`.json.
         noise: standard deviation of the noise, of 255 for white; estimated if "auto".
         model: the activation of a shipped denoiser, or a file that `models.save` has written.
         white: the value that stands for white; see `white_level`.
-        force: replace a `target` that exists.
+        force: replace a `target` that an earlier call has written.
         watch: called with the tiles done and their number.
     """
     begin = time.perf_counter()
-    _check_target(source, target, force)
-    image = pictures.read(source)
-    pictures.encoder(target, image.dtype)
-    white = white_level(image, white)
-    planes = to_planes(image, white)
-    level = 255 * _estimated(planes) if noise == "auto" else checks.positive("noise", noise)
-    prior = denoiser_prior(model)
-    network, trained = prior.at(level), prior.level_for(level)
-    result = _applied(network, planes, watch or (lambda done, total: None))
-    pictures.write(target, from_planes(result, image, white))
-    return Denoised(
-        output=str(target),
-        shape=image.shape,
-        dtype=str(image.dtype),
-        white=white,
-        noise=level,
-        estimated=noise == "auto",
-        model=model,
-        trained_noise=trained,
-        lipschitz=certify(network, steps=0).upper,
-        seconds=time.perf_counter() - begin,
-    )
+    output = Output(target)
+    with output.open((source, *([Path(model)] if Path(model).exists() else [])), force=force):
+        image = pictures.read(source)
+        pictures.encoder(target, image.dtype)
+        white = white_level(image, white)
+        planes = to_planes(image, white)
+        level = 255 * _estimated(planes) if noise == "auto" else _checked_level(noise)
+        prior = denoiser_prior(model)
+        network, trained = prior.at(level), prior.level_for(level)
+        result = _applied(network, planes, watch or (lambda done, total: None))
+        stored = _finite(from_planes(result, image, white))
+        done = Denoised(
+            input=str(source),
+            output=str(target),
+            shape=image.shape,
+            dtype=str(image.dtype),
+            white=white,
+            noise=level,
+            estimated=noise == "auto",
+            model=model,
+            trained_noise=trained,
+            lipschitz=certify(network, steps=0).upper,
+            sha256=checksum(network.state_dict()),
+            warning=_warning(planes, result, level),
+            seconds=time.perf_counter() - begin,
+        )
+        output.commit(done.document(), {"": lambda draft: pictures.write(draft, stored)})
+    return done
 
 
 def denoiser_prior(name: str) -> DenoiserPrior:
@@ -109,19 +129,33 @@ def denoiser_prior(name: str) -> DenoiserPrior:
     return prior
 
 
-def _check_target(source: Path, target: Path, force: bool) -> None:
-    if target.is_dir():
-        raise ValueError(f"The output {target} is a folder. Name a file in it.")
-    if target.exists() and source.exists() and target.samefile(source):
-        raise ValueError(f"The output {target} is the input. Choose another name.")
-    if target.exists() and not force:
-        raise ValueError(f"The output {target} exists. Choose another name, or replace it with --force.")
+def _checked_level(noise: float) -> float:
+    if checks.positive("noise", noise) > LOUDEST:
+        raise ValueError(f"noise is {noise:g}, but cannot be more than {LOUDEST:g}: 255 is the value of white.")
+    return noise
+
+
+def _finite(image: NDArray[Any]) -> NDArray[Any]:
+    if not np.isfinite(image).all():
+        raise ValueError(f"The result has values beyond the range of {image.dtype}. Check white.")
+    return image
+
+
+def _warning(before: Tensor, after: Tensor, level: float) -> str:
+    """A denoiser far from the noise it was trained for may shift grey values."""
+    beyond = max(float(after.max() - before.max()), float(before.min() - after.min()))
+    if beyond <= BEYOND:
+        return ""
+    return (
+        f"The result goes beyond the values of the input by {beyond:.2g} of white: noise {level:.3g} is far from what "
+        f"the denoiser was trained for."
+    )
 
 
 def _estimated(planes: Tensor) -> float:
     noise = estimate_noise(planes)
     if noise == 0:
-        raise ValueError("The image shows no noise at all. Say how much to remove with --noise.")
+        raise ValueError("The image shows no noise at all. Say how much to remove with noise=.")
     return noise
 
 

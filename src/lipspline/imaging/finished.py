@@ -1,7 +1,6 @@
 """Slices that are done, kept beside the output until all are: a run that was stopped goes on where it was."""
 
 import json
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ from lipspline.pnp.guarantee import Pairing, Setting
 from lipspline.pnp.iterate import ImageRun
 from lipspline.training.checkpoint import decode, encode
 
+EMPTY_NOTE = "The data of this slice are zero everywhere; its image is zero, without a certificate."
+
 
 @dataclass(frozen=True)
 class Slice:
@@ -29,17 +30,22 @@ class Slice:
     noise: float
     quality: dict[str, float]
     direct_quality: dict[str, float]
-    run: ImageRun
-    certificate: Certificate
+    run: ImageRun | None
+    """How the iteration went; None for a slice whose data are zero everywhere, which is not solved."""
+    certificate: Certificate | None
     seconds: float
 
     @property
-    def solution(self) -> Solution:
+    def solution(self) -> Solution | None:
         """What `pnp.fbs` returned, cropped."""
+        if self.run is None or self.certificate is None:
+            return None
         return Solution(self.image[None, None], (self.run,), self.certificate)
 
     def document(self) -> dict[str, Any]:
         """Everything but the images, as JSON values."""
+        if self.run is None or self.certificate is None:
+            return {"slice": self.number, "empty": True, "note": EMPTY_NOTE}
         return {
             "slice": self.number,
             "converged": self.run.converged,
@@ -63,7 +69,11 @@ class Finished:
     def keep(self, done: Slice) -> None:
         """Write a slice; it exists completely or not at all."""
         tensors = {name: _as_real(getattr(done, name)) for name in ("image", "direct", "truth")}
-        state = {**vars(done), **tensors, "run": asdict(done.run), "certificate": asdict(done.certificate)}
+        evidence = {
+            "run": None if done.run is None else asdict(done.run),
+            "certificate": None if done.certificate is None else asdict(done.certificate),
+        }
+        state = {**vars(done), **tensors, **evidence}
         write_whole(self._path(done.number), encode({"settings": self.settings, "slice": state}))
 
     def load(self, number: int) -> Slice | None:
@@ -80,12 +90,9 @@ class Finished:
         fields = dict(state["slice"])
         for name in ("image", "direct", "truth"):
             fields[name] = _from_real(fields[name])
-        fields["run"], fields["certificate"] = ImageRun(**fields["run"]), _certificate(fields["certificate"])
+        if fields["run"] is not None:
+            fields["run"], fields["certificate"] = ImageRun(**fields["run"]), _certificate(fields["certificate"])
         return Slice(**fields)
-
-    def remove(self) -> None:
-        """Forget everything, once the output is written."""
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"slice-{number:05d}.safetensors"

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lipspline.formats import ct
 from lipspline.formats.volume import Unit, Volume
+from lipspline.imaging.problem import EmptySlice
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def normalized(volume: Volume, i: int, number: int) -> tuple[Tensor, float]:
         )
     scale = float(image.max())
     if scale == 0:
-        raise ValueError(f"Slice {number} is empty: it is zero everywhere. Leave it out with --slices.")
+        raise EmptySlice(number, image)
     return image / scale, scale
 
 

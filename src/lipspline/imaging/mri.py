@@ -12,7 +12,15 @@ from lipspline._infra.randomness import generator
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.volume import Unit
 from lipspline.imaging.images import OfImages, in_unit, normalized
-from lipspline.imaging.problem import Modality, Problem, brightness
+from lipspline.imaging.problem import (
+    EmptySlice,
+    Modality,
+    Problem,
+    brightness,
+    checked_brightness,
+    checked_noise,
+    middle,
+)
 from lipspline.operators import MRI, LinearOperator, MultiCoilMRI, cartesian_mask, espirit
 from lipspline.operators.espirit import UNCROPPED
 from lipspline.operators.mri import centred_ifft, uncentred_fft
@@ -101,13 +109,14 @@ class MeasuredMRI:
             mask = mask & self.undersampling.of((data.shape[-2], data.shape[-1]))
             data = data * mask
         if not data.any():
-            raise ValueError(f"Slice {self.first + i} has no measurement but zeros. Leave it out with --slices.")
+            raise EmptySlice(self.first + i, self._blank(data))
         y = uncentred_fft(centred_ifft(data)) if kspace.real else data
         H = self._operator(i, mask, y)
         direct = H.adjoint(y)
         scale = brightness(direct)
-        if not 0 < scale < float("inf"):
-            raise ValueError(f"Slice {self.first + i} is zero everywhere. Leave it out with --slices.")
+        if scale == 0:
+            raise EmptySlice(self.first + i, self._blank(data))
+        checked_brightness(scale, self.first + i)
         problem = Problem(y / scale, H, direct / scale, scale, noise_in_kspace(data, mask) / scale, kspace.crop)
         truth = self._truth(i, problem, everything)
         return problem if truth is None else Problem(**{**vars(problem), "truth": truth / scale})
@@ -115,6 +124,10 @@ class MeasuredMRI:
     def values(self, image: Tensor, scale: float) -> Tensor:
         """An image in the unit of k-space."""
         return image * scale
+
+    def _blank(self, data: Tensor) -> Tensor:
+        values = data.real if self.kspace.real else data
+        return torch.zeros_like(middle(values[0, 0], self.kspace.crop))
 
     def _operator(self, i: int, mask: Tensor, y: Tensor) -> LinearOperator:
         convention = "paper" if self.kspace.real else "centred"
@@ -162,6 +175,7 @@ class SimulatedMRI(OfImages):
     modality: Modality = field(default="MR", init=False)
 
     def __post_init__(self):
+        checked_noise(self.noise)
         if self.maps is not None and (
             self.maps.shape[-2:] != self.volume.slices.shape[-2:] or len(self.maps) not in (1, self.count)
         ):

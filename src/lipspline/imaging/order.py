@@ -1,18 +1,13 @@
 """One order from the command line: what to reconstruct, with what, into which files; and its execution."""
 
-import json
-import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import lipspline
 from lipspline._infra import checks, ranks
-from lipspline.formats import output
-from lipspline.imaging.finished import Finished
+from lipspline.formats.output import PAGE, Image, Output, versions, writer
 from lipspline.imaging.problem import Scan
 from lipspline.imaging.run import Reconstruction, Watch, reconstruct
 from lipspline.imaging.solved import Iteration
@@ -25,7 +20,7 @@ class Order:
     """What to do.
 
     Args:
-        output: the image; its certificate is written to the same name with .json added.
+        output: the image and what belongs to it; open it before `carry_out`.
         first: number of the first slice in its file.
         options: as the user gave them, for the certificate; files among them are told apart by size and time.
     """
@@ -34,14 +29,9 @@ class Order:
     strength: Strength
     iteration: Iteration
     source: Path
-    output: Path
+    output: Output
     first: int
     options: Mapping[str, Any]
-
-    @property
-    def certificate(self) -> Path:
-        """The file of the certificate."""
-        return beside(self.output, ".json")
 
     def settings(self) -> dict[str, Any]:
         """All that a slice depends on, so that slices of another order are not mistaken for those of this one."""
@@ -56,54 +46,40 @@ class Order:
         }
 
 
-def beside(path: Path, ending: str) -> Path:
-    """The file that belongs to an output: `scan.nii.gz` has `scan.nii.gz.json`.
+def carry_out(
+    order: Order, watch: Watch | None = None, page: Callable[[Reconstruction], bytes] | None = None
+) -> tuple[Reconstruction, dict[str, Any]]:
+    """Reconstruct, then write the image, its page if there is one, and its certificate.
 
-    Example:
-        >>> print(beside(Path("scan.nii.gz"), ".json"))
-        scan.nii.gz.json
+    Returns the reconstruction and the certificate as JSON values. Under torchrun the first process writes.
     """
-    return path.with_name(path.name + ending)
-
-
-def check_outputs(output_path: Path, slices: int, others: tuple[str, ...], force: bool) -> None:
-    """Refuse, before any work, an output that cannot be written or that exists."""
-    output.writer(output_path, slices)
-    for path in (output_path, *(beside(output_path, ending) for ending in (".json", *others))):
-        if path.exists() and not force:
-            raise FileExistsError(f"{path} exists already. Choose another name, or overwrite it with --force.")
-
-
-def carry_out(order: Order, watch: Watch | None = None) -> tuple[Reconstruction, dict[str, Any], Finished]:
-    """Reconstruct, then write the image and its certificate; under torchrun the first process writes.
-
-    Returns the reconstruction, the certificate as JSON values, and the finished slices, to be removed when everything
-    that is made of them is written.
-    """
-    result, finished = reconstruct(
+    result, _ = reconstruct(
         order.scan,
         order.strength,
         order.iteration,
-        beside(order.output, ".parts"),
+        order.output.parts,
         order.settings(),
         first=order.first,
         watch=watch,
     )
     document = _document(order, result)
-    certificate = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     if ranks.is_main():
         volume = result.volume
         checks.finite("The reconstruction", volume.slices, "Scale the data down: they exceed the range of float32.")
         description = f"lipspline {lipspline.__version__}: plug-and-play reconstruction. {order.scan.summary}"
-        output.write(order.output, output.Image(volume, order.scan.modality, description, result.complex_images))
-        output.put(order.certificate, lambda draft: draft.write_text(certificate, encoding="utf-8"))
-    return result, document, finished
+        image = Image(volume, order.scan.modality, description, result.complex_images)
+        write = writer(order.output.path, len(volume.slices))
+        makers: dict[str, Callable[[Path], object]] = {"": lambda draft: write(draft, image)}
+        if page is not None:
+            makers[PAGE] = lambda draft: draft.write_bytes(page(result))
+        document = order.output.commit(document, makers)
+    return result, document
 
 
 def _document(order: Order, result: Reconstruction) -> dict[str, Any]:
     return {
         "input": str(order.source),
-        "output": str(order.output),
+        "output": str(order.output.path),
         "options": {key: str(value) if isinstance(value, Path) else value for key, value in order.options.items()},
         "denoiser": {
             "name": order.strength.name,
@@ -111,11 +87,7 @@ def _document(order: Order, result: Reconstruction) -> dict[str, Any]:
             "sha256": checksum(order.strength.denoiser.state_dict()),
         },
         "beta": {"value": order.strength.beta, "chosen": order.strength.chosen},
-        "versions": {
-            "lipspline": lipspline.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
         **result.document(),
     }
 

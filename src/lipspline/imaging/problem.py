@@ -16,6 +16,8 @@ Modality = Literal["MR", "CT"]
 BRIGHTEST = 1000
 """The scale of a slice is the value that one pixel in so many exceeds."""
 SMALLEST = 7  # pixels: the window of SSIM
+SMALLEST_SCALE = 1e-30  # squares of what is divided by it must be finite and not zero in float32, with some room
+NOISIEST = 1e6  # of simulated noise, for images in [0, 1]
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,19 @@ class Problem:
         return {name: score for name, score in scores.items() if math.isfinite(score)}
 
 
+class EmptySlice(ValueError):
+    """There is nothing in a slice to be reconstructed: its data are zero everywhere.
+
+    Args:
+        number: of the slice in its file.
+        image: what it shows, zeros `(h, w)`, in the scale of x.
+    """
+
+    def __init__(self, number: int, image: Tensor):
+        super().__init__(f"Slice {number} is empty: its data are zero everywhere.")
+        self.number, self.image = number, image
+
+
 class Scan(Protocol):
     """A stack of slices to be reconstructed one by one, and what their images will be."""
 
@@ -93,12 +108,39 @@ class Scan(Protocol):
         ...
 
     def problem(self, i: int) -> Problem:
-        """Slice number i."""
+        """Slice number i; raises `EmptySlice` if its data are zero everywhere."""
         ...
 
     def values(self, image: Tensor, scale: float) -> Tensor:
         """An image `(h, w)` in the scale of x, in the unit of the images."""
         ...
+
+
+def central_problem(scan: Scan) -> Problem:
+    """The slice nearest to the middle that is not empty, from which the strength of regularisation is chosen."""
+    middle_slice = scan.count // 2
+    for i in sorted(range(scan.count), key=lambda i: (abs(i - middle_slice), i)):
+        try:
+            return scan.problem(i)
+        except EmptySlice:
+            continue
+    raise ValueError("All slices are empty: the data are zero everywhere, and there is nothing to reconstruct.")
+
+
+def checked_noise(noise: float) -> float:
+    """Return the standard deviation of simulated noise if it is one."""
+    if not 0 <= noise <= NOISIEST:
+        raise ValueError(f"data_noise must lie between 0 and {NOISIEST:g}, but is {noise!r}.")
+    return noise
+
+
+def checked_brightness(scale: float, number: int) -> float:
+    """Return the brightness of a slice if data can be divided by it."""
+    if not SMALLEST_SCALE < scale < 1 / SMALLEST_SCALE:
+        raise ValueError(
+            f"Slice {number} has brightness {scale:g}, beyond what float32 can compute with. Scale the data."
+        )
+    return scale
 
 
 def brightness(image: Tensor) -> float:

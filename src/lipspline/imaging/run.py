@@ -12,10 +12,10 @@ from torch import Tensor
 
 from lipspline.formats.volume import Volume
 from lipspline.imaging.finished import Finished, Slice
-from lipspline.imaging.problem import Scan
+from lipspline.imaging.problem import EmptySlice, Scan
 from lipspline.imaging.solved import Iteration, solve_problem
 from lipspline.imaging.strength import Strength
-from lipspline.pnp import solve_all
+from lipspline.pnp import Certificate, solve_all
 from lipspline.pnp.iterate import Progress
 
 Watch = Callable[[int, Progress | None], None]
@@ -50,17 +50,28 @@ class Reconstruction:
     @property
     def unsettled(self) -> list[Slice]:
         """Slices that did not reach the tolerance."""
-        return [done for done in self.slices if not done.run.converged]
+        return [done for done in self.slices if done.run is not None and not done.run.converged]
+
+    @property
+    def empty(self) -> list[Slice]:
+        """Slices whose data are zero everywhere, which were not solved."""
+        return [done for done in self.slices if done.run is None]
+
+    @property
+    def certificates(self) -> list[Certificate]:
+        """What is proven about each slice that was solved."""
+        return [done.certificate for done in self.slices if done.certificate is not None]
 
     def document(self) -> dict[str, Any]:
         """The certificate of all slices as JSON values, with means of what was measured."""
-        means = mean([done.quality for done in self.slices])
-        direct = mean([done.direct_quality for done in self.slices])
+        solved = [done for done in self.slices if done.run is not None]
+        means = mean([done.quality for done in solved])
+        direct = mean([done.direct_quality for done in solved])
         return {
             "scan": self.scan.summary,
-            "guaranteed": all(done.certificate.guaranteed for done in self.slices),
+            "guaranteed": all(certificate.guaranteed for certificate in self.certificates),
             "converged": not self.unsettled,
-            "lipschitz": max(done.certificate.setting.denoiser or 0.0 for done in self.slices),
+            "lipschitz": max(certificate.setting.denoiser or 0.0 for certificate in self.certificates),
             **({"mean": means, "mean_direct": direct, "profile": "paper"} if means else {}),
             "slices": [done.document() for done in self.slices],
         }
@@ -93,30 +104,31 @@ def reconstruct(
     """Solve every slice of a scan; under torchrun the slices are shared out.
 
     Args:
-        folder: where finished slices are kept; remove it (`Finished.remove`) when the output is written.
+        folder: where finished slices are kept.
         settings: all that the result depends on, as JSON values; slices kept by a run with other settings are not used.
         first: number of the first slice in its file.
         watch: is told how it goes.
     """
     finished = Finished(folder, settings)
 
-    def run(i: int) -> int:
-        if finished.load(first + i) is None:
-            finished.keep(_solve(scan, i, first + i, strength, iteration, watch))
+    def run(i: int) -> Slice:
+        done = finished.load(first + i)
+        if done is None:
+            done = _solve(scan, i, first + i, strength, iteration, watch)
+            finished.keep(done)
         if watch is not None:
             watch(i, None)
-        return i
+        return done
 
-    solve_all(run, range(scan.count))
-    slices = [finished.load(first + i) for i in range(scan.count)]
-    if missing := [first + i for i, done in enumerate(slices) if done is None]:
-        raise OSError(f"Slice {missing[0]} was solved, but is not in {folder}: all processes must share that folder.")
-    return Reconstruction(scan, tuple(done for done in slices if done is not None)), finished
+    return Reconstruction(scan, tuple(solve_all(run, range(scan.count)))), finished
 
 
 def _solve(scan: Scan, i: int, number: int, strength: Strength, iteration: Iteration, watch: Watch | None) -> Slice:
     begin = time.perf_counter()
-    problem = scan.problem(i)
+    try:
+        problem = scan.problem(i)
+    except EmptySlice as empty:
+        return Slice(number, empty.image, empty.image, None, 1.0, 0.0, {}, {}, None, None, 0.0)
     follow = None if watch is None else partial(watch, i)
     solution = solve_problem(
         strength.name, problem, strength.denoiser, strength.beta, iteration, progress=follow
