@@ -1,10 +1,11 @@
 """Files that are written appear whole or not at all."""
 
 import os
+import threading
 
 import pytest
 
-from lipspline._infra.files import write_whole
+from lipspline._infra.files import lock, locked, write_whole
 
 
 def test_a_file_and_its_folders_are_made_with_ordinary_permissions(tmp_path):
@@ -34,6 +35,41 @@ def test_content_reaches_the_disk_before_the_name_and_then_the_name_does(tmp_pat
     monkeypatch.setattr(os, "replace", lambda old, new: (events.append("rename"), rename(old, new)))
     write_whole(path, b"new")
     written, renamed, folder = events
-    assert written.startswith(str(tmp_path / ".file-"))
+    assert written.startswith(str(tmp_path / ".file."))
     assert renamed == "rename"
     assert folder == str(tmp_path)
+
+
+def test_what_a_killed_process_left_is_used_up(tmp_path):
+    (tmp_path / ".file.lipspline-new").write_bytes(b"half, and longer than the new content")
+    write_whole(tmp_path / "file", b"new")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": b"new"}
+
+
+def test_a_name_of_any_length_that_the_system_allows_is_written(tmp_path):
+    for name in ("n" * 255, "ü" * 127):
+        write_whole(tmp_path / name, b"new")
+        assert (tmp_path / name).read_bytes() == b"new"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_two_writers_write_one_after_the_other(tmp_path):
+    contents = [bytes([letter]) * 100_000 for letter in b"abcdefgh"]
+    writers = [threading.Thread(target=write_whole, args=(tmp_path / "file", content)) for content in contents]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert (tmp_path / "file").read_bytes() in contents
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_lock_is_held_by_one_and_removed_at_the_end(tmp_path):
+    path = tmp_path / "run" / "lock"
+    with locked(path, "the run"):
+        with pytest.raises(BlockingIOError, match=f"the run is being written by another .*process {os.getpid()} on"):
+            lock(path, "the run")
+        assert path.exists()
+    assert not path.exists()
+    with locked(path, "the run"):
+        pass

@@ -87,7 +87,11 @@ def lock(path: Path, what: str) -> int:
             f"{what} is being written by {_owner(path)}. Wait until that has finished, or choose another name."
         ) from None
     owner = f"lipspline, process {os.getpid()} on {socket.gethostname()}"
-    os.pwrite(descriptor, owner.encode()[: OWNER_BYTES - 1].ljust(OWNER_BYTES - 1) + b"\n", 0)
+    try:
+        os.pwrite(descriptor, owner.encode()[: OWNER_BYTES - 1].ljust(OWNER_BYTES - 1) + b"\n", 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
     return descriptor
 
 
@@ -136,14 +140,13 @@ def check_names(paths: Iterable[Path]) -> None:
     """Refuse names, of files to be written, that the file system cannot hold."""
     for path in paths:
         folder = next(parent for parent in path.absolute().parents if parent.exists())
-        for text, limit in ((path.name, "PC_NAME_MAX"), (os.fspath(path.absolute()), "PC_PATH_MAX")):
-            length, longest = len(os.fsencode(text)), os.pathconf(folder, limit)
-            if length > longest:
-                raise OSError(
-                    errno.ENAMETOOLONG,
-                    f"The name has {length} bytes, but {longest} are possible; shorten it by {length - longest}",
-                    f"{path.name[:20]}...{path.name[-20:]}",
-                )
+        length, longest = len(os.fsencode(path.name)), os.pathconf(folder, "PC_NAME_MAX")
+        if length > longest:
+            raise OSError(
+                errno.ENAMETOOLONG,
+                f"The name has {length} bytes, but {longest} are possible; shorten it by {length - longest}",
+                f"{path.name[:20]}...{path.name[-20:]}",
+            )
 
 
 def check_apart(output: Path, inputs: Iterable[Path]) -> None:

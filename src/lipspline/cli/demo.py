@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from lipspline._infra.memory import keep_memory
 from lipspline.cli.options import Json, Seed, Threads, start
 from lipspline.cli.output import err, show
+from lipspline.formats.output import Output, versions
 
 if TYPE_CHECKING:
     from lipspline.imaging.demo import Comparison, Watch
@@ -33,23 +34,25 @@ def demo(
 
     start(seed, threads)
     keep_memory()
-    with _bars() as watch:
-        found = [compare(title, scan, watch) for title, scan in demo_scans().items()]
-    path = _write_report(folder / "report.html", found)
-    document = {"comparisons": [comparison.document() for comparison in found], "report": str(path)}
-    show(document, f"{_table(found)}\n\nThe report: {path}", json)
+    output = Output(folder / "report.html")
+    with output.open(force=True):
+        with _bars() as watch:
+            found = [compare(title, scan, watch) for title, scan in demo_scans().items()]
+        document = {"comparisons": [c.document() for c in found], "report": str(output.path), "versions": versions()}
+        page = _report(found).encode()
+        document = output.commit(document, {"": lambda draft: draft.write_bytes(page)})
+    show(document, f"{_table(found)}\n\nThe report: {output.path}", json)
 
 
-def _write_report(path: Path, found: "Sequence[Comparison]") -> Path:
+def _report(found: "Sequence[Comparison]") -> str:
     from lipspline.imaging.solved import solved_case
-    from lipspline.report import reconstruction_page, write_page
+    from lipspline.report import reconstruction_page
 
     cases = [
         solved_case(c.title, f"{c.scan.summary}.", c.problem, c.scan.modality, c.solved, c.evidence) for c in found
     ]
     command = shlex.join(["lipspline", *sys.argv[1:]])
-    page = reconstruction_page(cases, denoiser=found[0].strength.denoiser, command=command, title=TITLE)
-    return write_page(path, page)
+    return reconstruction_page(cases, denoiser=found[0].strength.denoiser, command=command, title=TITLE)
 
 
 def _table(found: "Sequence[Comparison]") -> str:

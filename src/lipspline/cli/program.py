@@ -3,9 +3,8 @@
 import os
 import re
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
-import click
 import torch
 import typer
 
@@ -49,11 +48,10 @@ def translated(message: str) -> str:
         >>> translated("Replace it with force=True, or say how much with noise=15; contraction=K is no option.")
         'Replace it with --force, or say how much with --noise 15; contraction=K is no option.'
     """
-    command = typer.main.get_command(app)
+    command: Any = typer.main.get_command(app)
     for word in sys.argv[1:]:
-        if isinstance(command, click.Group):
-            command = command.commands.get(word, command)
-    options = {option.name: option.opts[0] for option in command.params if isinstance(option, click.Option)}
+        command = getattr(command, "commands", {}).get(word, command)
+    options = {option.name: option.opts[0] for option in command.params if option.opts[0].startswith("--")}
 
     def option(found: re.Match[str]) -> str:
         name, value = found.groups()

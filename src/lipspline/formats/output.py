@@ -165,7 +165,7 @@ class Output:
         """Checksums of the files that this program wrote, by their names beside the output."""
         known: dict[str, set[str]] = {}
         certificate = read_certificate(self.certificate)
-        if certificate is not None and all(self._owns(name) for name in certificate["files"]):
+        if certificate is not None and all(self.owns(name) for name in certificate["files"]):
             for name, value in certificate["files"].items():
                 known.setdefault(name, set()).add(value)
             known.setdefault(self.certificate.name, set()).add(files.sha256(self.certificate))
@@ -174,7 +174,8 @@ class Output:
                 known.setdefault(name, set()).update(values)
         return known
 
-    def _owns(self, name: str) -> bool:
+    def owns(self, name: str) -> bool:
+        """Whether a name, relative to the folder that the output is in, is that of the result or its page."""
         own = self.path.name
         return name in (own, own + PAGE, own + CERTIFICATE) or name.startswith(f"{own}/")
 
@@ -197,11 +198,11 @@ class Output:
             return
         if self.parts.is_symlink() or not self.parts.is_dir():
             raise FileExistsError(f"{self.parts} is needed for work, but exists. Choose another name for the output.")
-        names = sorted(path.name for path in self.parts.iterdir())
+        own, names = self.path.name, sorted(path.name for path in self.parts.iterdir())
         ours = not names or files.is_lock(self.parts / LOCK)
         strange = [name for name in names if name not in (LOCK, DRAFT, OLD) and not SLICE.fullmatch(name)]
-        known = self._known() if ours and OLD in names else {}
-        if OLD in names and self._foreign(self.parts / OLD, known, self.path.name):
+        old = self.parts / OLD
+        if OLD in names and (not old.is_dir() or any(old.iterdir())) and self._foreign(old, self._known(), own):
             strange.append(OLD)
         if not ours or strange:
             raise FileExistsError(

@@ -1,0 +1,150 @@
+"""Does a certificate belong to its image, and does what it claims hold: what `lipspline verify` asks."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from lipspline._infra import files
+from lipspline.certification.proof import certify
+from lipspline.formats.output import Output, read_certificate, versions
+from lipspline.imaging.denoise import denoiser_for
+from lipspline.networks.builders import Network
+from lipspline.networks.files import checksum, load
+
+SLACK = 1e-9
+"""By how much, relatively, a bound that is computed again may exceed the one of the certificate: other processors
+round differently."""
+
+
+class Outcome(StrEnum):
+    """What came of one check."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    UNCHECKED = "not checked"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was checked."""
+
+    name: str
+    outcome: Outcome
+    detail: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """All that was checked about one result."""
+
+    output: str
+    checks: tuple[Check, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing that could be checked fails."""
+        return all(check.outcome is not Outcome.FAILS for check in self.checks)
+
+    def document(self) -> dict[str, Any]:
+        """The result as JSON values."""
+        return {
+            "output": self.output,
+            "holds": self.holds,
+            "checks": [{"name": c.name, "outcome": str(c.outcome), "detail": c.detail} for c in self.checks],
+        }
+
+    def __str__(self) -> str:
+        width = max(len(check.outcome) for check in self.checks)
+        lines = [f"{check.outcome:{width}}  {check.name}: {check.detail}" for check in self.checks]
+        verdict = "The certificate belongs to this result." if self.holds else "The certificate does NOT hold."
+        return "\n".join([self.output, *lines, verdict])
+
+
+def verify(path: str | Path) -> Verification:
+    """Check a result against the certificate beside it: checksums, its own checksum, versions, the Lipschitz bound.
+
+    Args:
+        path: the image or folder that `reconstruct` or `denoise` has written; its certificate is `path`.json.
+    """
+    output = Output(path)
+    if not output.certificate.is_file():
+        raise FileNotFoundError(f"There is no certificate {output.certificate}.")
+    certificate = read_certificate(output.certificate)
+    if certificate is None:
+        detail = f"{output.certificate.name} is not as lipspline wrote it, or from a version that wrote no checksums"
+        return Verification(str(path), (Check("certificate", Outcome.FAILS, detail),))
+    found = [Check("certificate", Outcome.HOLDS, "unchanged since it was written")]
+    found += _files(output, certificate)
+    found += [_claims(certificate), _bound(certificate), _versions(certificate)]
+    return Verification(str(path), tuple(found))
+
+
+def _files(output: Output, certificate: Mapping[str, Any]) -> Iterator[Check]:
+    """The files that the certificate names, and those in the folder of the result that it does not name."""
+    sums, folder = certificate["files"], output.path.parent
+    bad = []
+    for name, value in sums.items():
+        file = folder / name
+        if not output.owns(name) or not file.is_file():
+            bad.append(f"{name} is missing")
+        elif files.sha256(file) != value:
+            bad.append(f"{name} is not the file that was written: its SHA-256 differs")
+    if output.path.is_dir():
+        inside = (str(file.relative_to(folder)) for file in output.path.rglob("*"))
+        bad += [f"{name} is not part of the result" for name in sorted(inside) if name not in sums]
+    if not any(name == output.path.name or name.startswith(f"{output.path.name}/") for name in sums):
+        bad.append(f"the certificate is not that of {output.path.name}")
+    if bad:
+        yield Check("files", Outcome.FAILS, "; ".join(bad))
+    else:
+        yield Check("files", Outcome.HOLDS, f"{len(sums)} file(s) with the SHA-256 checksums of the certificate")
+    if output.parts.exists():
+        detail = f"{output.parts.name} is there: a run is going on or was interrupted"
+        yield Check("finished", Outcome.FAILS, detail)
+
+
+def _claims(certificate: Mapping[str, Any]) -> Check:
+    """Whether what is said of all slices agrees with what is said of each."""
+    slices = [entry["certificate"] for entry in certificate.get("slices", ()) if "certificate" in entry]
+    if not slices:
+        return Check("claims", Outcome.UNCHECKED, "no slices with certificates of their own")
+    guaranteed = all(entry["guaranteed"] for entry in slices)
+    if certificate["guaranteed"] != guaranteed:
+        return Check("claims", Outcome.FAILS, "guaranteed is not what the slices say")
+    words = "convergence is guaranteed" if guaranteed else "convergence is not claimed"
+    return Check("claims", Outcome.HOLDS, f"{words} for {len(slices)} slice(s)")
+
+
+def _bound(certificate: Mapping[str, Any]) -> Check:
+    """The Lipschitz bound of the denoiser, computed again."""
+    prior = certificate.get("denoiser", certificate)
+    claimed, expected = prior.get("certificate", prior.get("lipschitz")), prior.get("sha256")
+    try:
+        network = _network(certificate)
+    except (OSError, ValueError) as error:
+        return Check("bound", Outcome.UNCHECKED, f"the denoiser cannot be loaded ({error})")
+    if network is None or claimed is None:
+        return Check("bound", Outcome.UNCHECKED, "the certificate does not say which denoiser it was")
+    if checksum(network.state_dict()) != expected:
+        return Check("bound", Outcome.UNCHECKED, "the denoiser of that name now has other weights")
+    upper = certify(network, steps=0).upper
+    outcome = Outcome.HOLDS if upper <= claimed * (1 + SLACK) else Outcome.FAILS
+    return Check("bound", outcome, f"Lipschitz constant <= {upper:.9f} computed again, {claimed:.9f} claimed")
+
+
+def _network(certificate: Mapping[str, Any]) -> Network | None:
+    """The denoiser that a certificate names, where it can be had again."""
+    if "model" in certificate:
+        return denoiser_for(certificate["model"], certificate["noise"])[0]
+    model = str(certificate.get("options", {}).get("model", ""))
+    return load(model) if Path(model).suffix == ".safetensors" else None
+
+
+def _versions(certificate: Mapping[str, Any]) -> Check:
+    then, now = certificate.get("versions", {}), versions()
+    if then == now:
+        return Check("versions", Outcome.HOLDS, ", ".join(f"{name} {value}" for name, value in now.items()))
+    other = ", ".join(f"{name} {then.get(name)} (here {now[name]})" for name in now if then.get(name) != now[name])
+    return Check("versions", Outcome.UNCHECKED, f"made with {other}")
