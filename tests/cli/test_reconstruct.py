@@ -193,18 +193,39 @@ def test_a_report_is_written_beside_the_image(run, tmp_path):
 # Outputs
 
 
-def test_existing_outputs_are_not_overwritten_without_force(run, tmp_path):
+def test_results_are_replaced_with_force_only_and_nothing_else_ever(run, tmp_path):
     source = sample_files.write_npy(tmp_path / "v.npy", sample_files.images())
     for name in ("out.npy", "out.npy.json"):
         (tmp_path / name).write_text("mine")
-        code, _, err = run("mri", source, tmp_path / "out.npy", "--simulate")
-        assert code == 2
-        assert "exists already" in " ".join(err.split())
-        assert (tmp_path / name).read_text() == "mine"
+        for force in ([], ["--force"]):
+            code, _, err = run("mri", source, tmp_path / "out.npy", "--simulate", *force)
+            assert code == 2
+            assert "lipspline did not write it" in " ".join(err.split())
+            assert (tmp_path / name).read_text() == "mine"
         (tmp_path / name).unlink()
-    (tmp_path / "out.npy").write_text("mine")
-    assert run("mri", source, tmp_path / "out.npy", "--simulate", "--force")[0] == 0
-    assert np.load(tmp_path / "out.npy").shape == sample_files.images().shape
+    assert run("mri", source, tmp_path / "out.npy", "--simulate")[0] == 0
+    code, _, err = run("mri", source, tmp_path / "out.npy", "--simulate")
+    assert code == 2
+    assert "exists already. Choose another name, or replace it with --force." in " ".join(err.split())
+    assert run("mri", source, tmp_path / "out.npy", "--simulate", "--force", "--slices", "1")[0] == 0
+    assert np.load(tmp_path / "out.npy").shape == (1, *sample_files.images().shape[1:])
+
+
+def test_a_folder_with_notes_and_the_measurement_itself_are_never_touched(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("precious").mkdir()
+    Path("precious/notes.txt").write_text("a")
+    source = sample_files.write_npy(Path("precious/k.npy"), sample_files.single_coil())
+    Path("soft.npy").symlink_to(source)
+    Path("hard.npy").hardlink_to(source)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for output in ("precious", "precious/k.npy", "soft.npy", "hard.npy", ".", "..", str(tmp_path), "precious/.."):
+        code, _, err = run("mri", source, output, "--force")
+        assert (code, err.startswith("lipspline: ")) == (2, True), output
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before, output
+    mask = sample_files.write_npy(Path("mask.npy"), sample_files.columns_mask())
+    code, _, err = run("mri", source, mask, "--mask", mask, "--force")
+    assert (code, "is the input mask.npy" in err) == (2, True)
 
 
 def test_nothing_but_the_outputs_is_left(run, tmp_path):
@@ -236,14 +257,14 @@ def test_a_run_that_fails_leaves_no_output_but_what_it_needs_to_go_on(run, tmp_p
 
 
 def test_parts_of_an_input_that_has_changed_are_not_used(run, tmp_path, monkeypatch):
-    from lipspline.formats import output
+    from lipspline.formats.output import Output
 
     source = sample_files.write_npy(tmp_path / "v.npy", sample_files.images())
     options, ramp = ("--simulate", "--acceleration", 1.5, "--center", 0.5), np.linspace(0, 1, 16, dtype=np.float32)
     with monkeypatch.context() as patch:
-        patch.setattr(output, "write", lambda *_: (_ for _ in ()).throw(OSError("unplugged")))
+        patch.setattr(Output, "commit", lambda *_: (_ for _ in ()).throw(OSError("unplugged")))
         assert run("mri", source, tmp_path / "out.npy", *options)[0] == 2
-    assert len(list((tmp_path / "out.npy.parts").iterdir())) == 3
+    assert len(list((tmp_path / "out.npy.parts").glob("slice-*"))) == 3
     sample_files.write_npy(source, sample_files.images() * ramp)
     os.utime(source, ns=(1, 1))
     assert run("mri", source, tmp_path / "out.npy", *options)[0] == 0
@@ -265,7 +286,6 @@ def test_parts_of_an_input_that_has_changed_are_not_used(run, tmp_path, monkeypa
         (("mri", "k.npy", "o.npy", "--slices", "a"), "--slices must be first:last"),
         (("mri", "k.npy", "o.npy", "--beta", "2"), "beta must lie strictly between 0 and 1"),
         (("mri", "k.npy", "o.npy", "--beta", "much"), "--beta must be auto or a number"),
-        (("mri", "k.npy", "o.npy", "--noise", "15"), "Leave --noise out"),
         (("mri", "k.npy", "o.npy", "--mask", "m.npy", "--acceleration", "4"), "Give one of them"),
         (("mri", "k.npy", "o.npy", "--mask", "v.npy"), "The mask has shape"),
         (("mri", "k.npy", "o.npy", "--coils", "v.npy"), "does not hold complex coil maps"),
@@ -276,6 +296,14 @@ def test_parts_of_an_input_that_has_changed_are_not_used(run, tmp_path, monkeypa
         (("ct", "v.npy", "o.npy", "--data-noise", "1"), "--data-noise is for simulated data"),
         (("ct", "v.npy", "o.npy", "--simulate", "--size", "8"), "Leave out --size and --spacing"),
         (("ct", "v.npy", "o.npy", "--simulate", "--angles", "1", "--detectors", "2"), "Use more"),
+        (("mri", "v.npy", "o.npy", "--simulate", "--data-noise", "1e300"), "data_noise must lie between 0 and 1e+06"),
+        (("mri", "v.npy", "o.npy", "--simulate", "--data-noise", "nan"), "data_noise must lie between"),
+        (("mri", "v.npy", "o.npy", "--simulate", "--center", "nan"), "center must lie between 0 and 1, but is nan"),
+        (("mri", "k.npy", "n" * 246 + ".npy"), "shorten it by 1"),
+        (("ct", "v.npy", "o.npy", "--simulate", "--data-noise", "1e300"), "data_noise must lie between 0 and 1e+06"),
+        (("ct", "v.npy", "o.npy", "--spacing", "inf"), "spacing must be a positive finite number, but is inf"),
+        (("ct", "v.npy", "o.npy", "--spacing", "nan"), "spacing must be a positive finite number, but is nan"),
+        (("ct", "v.npy", "o.npy", "--spacing", "1e300"), "the image would be 1.13e+301 pixels wide"),
         (("ct", "k.npy", "o.npy"), "is complex; a sinogram is real"),
         (("ct", "v.npy", "o.npy", "--angles", "gone.npy"), "There is no numpy file"),
     ],
@@ -296,13 +324,49 @@ def test_every_mistake_is_one_sentence_and_exit_code_2(arguments, message, net, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["k.npy", "m.npy", "v.npy"]
 
 
-def test_an_empty_slice_is_named_by_its_number_in_the_file(run, tmp_path):
+EMPTY = {
+    "measured": lambda path, volume: sample_files.write_npy(path, sample_files.centred_fft(volume)),
+    "simulated": sample_files.write_npy,
+}
+
+
+@pytest.mark.parametrize("kind", EMPTY)
+def test_an_empty_slice_is_skipped_with_a_note(kind, run, tmp_path):
+    """Also if it is the middle one, which the strength is chosen from."""
     volume = sample_files.images()
-    volume[2] = 0
-    source = sample_files.write_npy(tmp_path / "v.npy", volume)
-    code, _, err = run("mri", source, tmp_path / "out.npy", "--simulate", "--slices", "1:3")
-    assert code == 2
-    assert "Slice 2 is empty" in err
+    volume[1] = 0
+    source = EMPTY[kind](tmp_path / "v.npy", volume)
+    extra = ["--simulate"] if kind == "simulated" else []
+    code, out, err = run("mri", source, tmp_path / "out.npy", "--json", *extra)
+    assert code == 0, err
+    assert "slice(s) 1 are empty" in " ".join(err.split())
+    result, entries = np.load(tmp_path / "out.npy"), json.loads(out)["slices"]
+    assert not result[1].any()
+    assert result[0].any()
+    assert [entry.get("empty", False) for entry in entries] == [False, True, False]
+    assert "certificate" not in entries[1]
+    code, _, err = run("mri", source, tmp_path / "none.npy", "--slices", "1", *extra)
+    assert (code, "empty" in err or "zero everywhere" in err) == (2, True)
+
+
+def test_an_empty_sinogram_is_skipped_with_a_note(run, tmp_path):
+    sinograms = sample_files.sinograms()
+    sinograms[2] = 0
+    source = sample_files.write_npy(tmp_path / "s.npy", sinograms)
+    code, _, err = run("ct", source, tmp_path / "out", "--report")
+    assert code == 0, err
+    assert "slice(s) 2 are empty" in " ".join(err.split())
+    assert float(images(tmp_path / "out")[2].abs().max()) < 1e-5  # 16 bits
+
+
+def test_a_terminal_without_greek_letters_gets_words(net, tmp_path):
+    source = sample_files.write_npy(tmp_path / "k.npy", sample_files.single_coil())
+    order = [sys.executable, "-m", "lipspline", "reconstruct", "mri", source, tmp_path / "ö.npy", "--model", net]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run([*map(str, order), "--max-steps", "3"], capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert b"beta" in done.stdout
+    assert (tmp_path / "ö.npy.json").exists()
 
 
 def test_numbers_and_slices_are_parsed():

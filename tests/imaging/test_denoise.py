@@ -180,6 +180,25 @@ def test_the_command_says_what_it_did(tmp_path, weights, monkeypatch, capsys):
     assert document["shape"] == [64, 64]
 
 
+def test_a_result_beyond_the_values_of_the_input_is_told(tmp_path, weights, monkeypatch, capsys):
+    pictures.write(tmp_path / "in.npy", noisy(np.float32, 64, 64))
+    arguments = (tmp_path / "in.npy", tmp_path / "out.npy", "--noise", 255, "--model", weights, "--json")
+    code, out, err = run(*arguments, monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 0
+    assert "goes beyond the values of the input" in err
+    assert json.loads(out)["warning"] in err
+
+
+def test_the_result_has_a_certificate_that_can_be_verified(tmp_path, weights):
+    from lipspline.imaging.verify import verify
+
+    pictures.write(tmp_path / "in.png", noisy(np.uint8, 64, 64))
+    denoise_file(tmp_path / "in.png", tmp_path / "out.png", noise=15, model=str(weights))
+    assert verify(tmp_path / "out.png").holds
+    pictures.write(tmp_path / "out.png", noisy(np.uint8, 64, 64))
+    assert not verify(tmp_path / "out.png").holds
+
+
 def truncated(path, suffix) -> None:
     pictures.write(path.with_suffix(suffix), noisy(np.uint8, 40, 40))
     path.with_suffix(suffix).write_bytes(path.with_suffix(suffix).read_bytes()[:300])
@@ -214,14 +233,19 @@ def test_an_image_that_cannot_be_denoised_is_one_sentence_and_no_file(tmp_path, 
         (("flat.npy", "out.npy", *model), "shows no noise at all"),
         (("in.npy", "out.jpg", *model), "not in a known image format"),
         (("in.npy", "out.png", *model), "PNG file holds 8 or 16 bits, not float32"),
-        (("in.npy", "there.npy", *model), "exists. Choose another name, or replace it with --force"),
+        (("in.npy", "there.npy", *model), "exists, and lipspline did not write it"),
+        (("in.npy", "there.npy", "--force", *model), "exists, and lipspline did not write it"),
+        (("in.npy", ".", "--force", *model), "is no name of a new file"),
+        (("in.npy", "weights.npy", "--white", "1e40", *model), "white is 1e+40, but the image has values in"),
+        (("in.npy", "weights.npy", "--white", "1e-40", *model), "white is 1e-40, but the image has values in"),
+        (("in.npy", "out.npy", "--noise", "1000", *model), "noise is 1000, but cannot be more than 255"),
         (("in.npy", "in.npy", "--force", *model), "is the input"),
-        (("in.npy", "folder.png", *model), "is a folder"),
+        (("in.npy", "folder.png", *model), "exists, and lipspline did not write it"),
         (("in.npy", "out.npy", "--noise", "much", *model), "--noise must be a number, the noise of 255, or auto"),
         (("in.npy", "out.npy", "--noise", "-3", *model), "noise must be a positive finite number, but is -3.0"),
-        (("in.npy", "out.npy", "--model", "unet"), "No denoiser 'unet' ships with lipspline"),
-        (("in.npy", "out.npy", "--model", "mlp.safetensors"), "is no denoiser of gray images"),
-        (("in.npy", "out.npy", "--model", "silent.safetensors"), "does not say which noise it was trained for"),
+        (("in.npy", "out.npy", "--model", "unet"), "prior must be one of lls"),
+        (("in.npy", "out.npy", "--model", "mlp.safetensors"), "is not a denoiser of grey images"),
+        (("in.npy", "out.npy", "--model", "silent.safetensors"), "does not say which noise level it was trained for"),
         (("in.npy", "out.npy", "--model", "nothing.safetensors"), "There is no file"),
     ]  # fmt: skip
     monkeypatch.chdir(tmp_path)

@@ -44,7 +44,7 @@ Out = Annotated[
     ),
 ]
 Simulate = Annotated[bool, typer.Option("--simulate", help="IN holds images: measure them, add noise, compare.")]
-DataNoise = Annotated[float | None, typer.Option(min=0, help="Noise added to simulated data; by default the paper's.")]
+DataNoise = Annotated[float | None, typer.Option(help="Noise added to simulated data; by default the paper's.")]
 Noise = Annotated[str, typer.Option(help="Noise level of the denoiser, of 255; or auto.")]
 Beta = Annotated[str, typer.Option(help="Weight β of the denoiser, up to 0.5 for stability; or auto.")]
 Slices = Annotated[str, typer.Option(help="Which slices, first:last, numbered from 0; last is not included.")]

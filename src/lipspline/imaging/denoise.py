@@ -17,9 +17,9 @@ from lipspline.formats import pictures
 from lipspline.formats.output import Output, versions
 from lipspline.formats.pictures import from_planes, to_planes, white_level
 from lipspline.functional.noise import estimate_noise
-from lipspline.networks.files import checksum
+from lipspline.imaging.verify import describe_denoiser
 from lipspline.networks.tiling import apply_tiled
-from lipspline.priors import DenoiserPrior, resolve
+from lipspline.priors import UNIT_RANGE, DenoiserPrior, resolve
 
 Watch = Callable[[int, int], None]
 TILE = 512
@@ -49,8 +49,8 @@ class Denoised:
     """The noise that the denoiser was trained for; it was rescaled if that is another."""
     lipschitz: float
     """The proved bound on its Lipschitz constant."""
-    sha256: str
-    """The checksum of its weights."""
+    denoiser: dict[str, Any]
+    """What is needed to have it again."""
     warning: str
     """What to mind about the result; empty if nothing."""
     seconds: float
@@ -102,6 +102,7 @@ def denoise_file(
         network, trained = prior.at(level), prior.level_for(level)
         result = _applied(network, planes, watch or (lambda done, total: None))
         stored = _finite(from_planes(result, image, white))
+        upper = certify(network, steps=0).upper
         done = Denoised(
             input=str(source),
             output=str(target),
@@ -112,8 +113,8 @@ def denoise_file(
             estimated=noise == "auto",
             model=model,
             trained_noise=trained,
-            lipschitz=certify(network, steps=0).upper,
-            sha256=checksum(network.state_dict()),
+            lipschitz=upper,
+            denoiser=describe_denoiser(model, prior, network, level, UNIT_RANGE, upper),
             warning=_warning(planes, result, level),
             seconds=time.perf_counter() - begin,
         )

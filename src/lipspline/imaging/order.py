@@ -12,6 +12,7 @@ from lipspline.imaging.problem import Scan
 from lipspline.imaging.run import Reconstruction, Watch, reconstruct
 from lipspline.imaging.solved import Iteration
 from lipspline.imaging.strength import Strength
+from lipspline.imaging.verify import describe_denoiser
 from lipspline.networks.files import checksum
 
 
@@ -77,15 +78,14 @@ def carry_out(
 
 
 def _document(order: Order, result: Reconstruction) -> dict[str, Any]:
+    chosen = order.strength
     return {
         "input": str(order.source),
         "output": str(order.output.path),
         "options": {key: str(value) if isinstance(value, Path) else value for key, value in order.options.items()},
-        "denoiser": {
-            "name": order.strength.name,
-            "certificate": order.strength.upper,
-            "sha256": checksum(order.strength.denoiser.state_dict()),
-        },
+        "denoiser": describe_denoiser(
+            str(order.options["model"]), chosen.prior, chosen.denoiser, chosen.noise, chosen.range, chosen.upper
+        ),
         "beta": {"value": order.strength.beta, "chosen": order.strength.chosen},
         "versions": versions(),
         **result.document(),

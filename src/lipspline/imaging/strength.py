@@ -47,6 +47,10 @@ class Strength:
     beta: float
     chosen: str
     """Who chose noise level and β, in words."""
+    noise: float | None = None
+    """The noise level that the prior is served at; None for as it was trained."""
+    range: tuple[float, float] = UNIT_RANGE
+    """The values that it is served for."""
 
     @cached_property
     def upper(self) -> float:
@@ -70,10 +74,12 @@ def choose(model: str, noise: float | Auto, beta: float | Auto, problem: Problem
         level = next(iter(found.levels), None)
         chosen = weight if weight or level is None else matching_beta(relative, level)
         assert chosen is not None
-        return Strength(found, found.at(level, range=values), found.name, chosen, "given" if weight else words)
+        return Strength(
+            found, found.at(level, range=values), found.name, chosen, "given" if weight else words, level, values
+        )
     level = automatic_level(found, relative, weight) if noise == "auto" else checks.positive("noise", noise)
     chosen = weight or matching_beta(relative, level)
-    return Strength(found, found.at(level, range=values), f"{found.name}-{level:.3g}", chosen, words)
+    return Strength(found, found.at(level, range=values), f"{found.name}-{level:.3g}", chosen, words, level, values)
 
 
 def value_range(problem: Problem) -> tuple[float, float]:

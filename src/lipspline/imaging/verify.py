@@ -6,12 +6,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from lipspline._infra import files
 from lipspline.certification.proof import certify
 from lipspline.formats.output import Output, read_certificate, versions
-from lipspline.imaging.denoise import denoiser_for
-from lipspline.networks.builders import Network
-from lipspline.networks.files import checksum, load
+from lipspline.networks.files import checksum
+from lipspline.priors import Prior, resolve
 
 SLACK = 1e-9
 """By how much, relatively, a bound that is computed again may exceed the one of the certificate: other processors
@@ -60,6 +61,27 @@ class Verification:
         lines = [f"{check.outcome:{width}}  {check.name}: {check.detail}" for check in self.checks]
         verdict = "The certificate belongs to this result." if self.holds else "The certificate does NOT hold."
         return "\n".join([self.output, *lines, verdict])
+
+
+def describe_denoiser(
+    source: str, prior: Prior, denoiser: nn.Module, noise: float | None, range: tuple[float, float], upper: float
+) -> dict[str, Any]:
+    """What a certificate says of its denoiser, enough to have it again and prove its bound again.
+
+    Args:
+        source: the name in the catalogue or the file that `prior` was resolved from.
+        denoiser: `prior` at this noise level and range.
+        upper: its certified Lipschitz bound.
+    """
+    return {
+        "source": source,
+        "name": prior.name,
+        "noise": noise,
+        "range": list(range),
+        "certificate": upper,
+        "sha256": checksum(denoiser.state_dict()),
+        "file_sha256": prior.sha256,
+    }
 
 
 def verify(path: str | Path) -> Verification:
@@ -119,27 +141,19 @@ def _claims(certificate: Mapping[str, Any]) -> Check:
 
 def _bound(certificate: Mapping[str, Any]) -> Check:
     """The Lipschitz bound of the denoiser, computed again."""
-    prior = certificate.get("denoiser", certificate)
-    claimed, expected = prior.get("certificate", prior.get("lipschitz")), prior.get("sha256")
+    claim = certificate.get("denoiser", {})
     try:
-        network = _network(certificate)
-    except (OSError, ValueError) as error:
-        return Check("bound", Outcome.UNCHECKED, f"the denoiser cannot be loaded ({error})")
-    if network is None or claimed is None:
-        return Check("bound", Outcome.UNCHECKED, "the certificate does not say which denoiser it was")
-    if checksum(network.state_dict()) != expected:
-        return Check("bound", Outcome.UNCHECKED, "the denoiser of that name now has other weights")
+        prior = resolve(claim["source"])
+        network = prior.at(claim["noise"], range=tuple(claim["range"]))
+    except (KeyError, OSError, ValueError) as error:
+        return Check("bound", Outcome.UNCHECKED, f"the denoiser cannot be had again ({error})")
+    if (prior.sha256, checksum(network.state_dict())) != (claim["file_sha256"], claim["sha256"]):
+        return Check("bound", Outcome.UNCHECKED, f"{claim['source']} now holds other weights")
     upper = certify(network, steps=0).upper
-    outcome = Outcome.HOLDS if upper <= claimed * (1 + SLACK) else Outcome.FAILS
-    return Check("bound", outcome, f"Lipschitz constant <= {upper:.9f} computed again, {claimed:.9f} claimed")
-
-
-def _network(certificate: Mapping[str, Any]) -> Network | None:
-    """The denoiser that a certificate names, where it can be had again."""
-    if "model" in certificate:
-        return denoiser_for(certificate["model"], certificate["noise"])[0]
-    model = str(certificate.get("options", {}).get("model", ""))
-    return load(model) if Path(model).suffix == ".safetensors" else None
+    outcome = Outcome.HOLDS if upper <= claim["certificate"] * (1 + SLACK) else Outcome.FAILS
+    return Check(
+        "bound", outcome, f"Lipschitz constant <= {upper:.9f} computed again, {claim['certificate']:.9f} claimed"
+    )
 
 
 def _versions(certificate: Mapping[str, Any]) -> Check:

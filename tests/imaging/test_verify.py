@@ -1,0 +1,128 @@
+"""A certificate belongs to one image, and says what can be proven again."""
+
+import json
+
+import numpy as np
+import pytest
+
+import sample_files
+from lipspline import cli
+from lipspline.formats.output import seal, to_json
+from lipspline.imaging.verify import Outcome, verify
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with a result of `reconstruct` from each kind of denoiser, made once."""
+    folder = tmp_path_factory.mktemp("made")
+    source = sample_files.write_npy(folder / "k.npy", sample_files.single_coil())
+    net = sample_files.write_denoiser(folder / "net.safetensors")
+    for name, model in (("file.npy", net), ("series", net), ("shipped.npy", "lls")):
+        words = [
+            "lipspline",
+            "reconstruct",
+            "mri",
+            source,
+            folder / name,
+            "--model",
+            model,
+            "--max-steps",
+            2,
+            "--report",
+        ]
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stop:
+            patch.setattr("sys.argv", [*map(str, words)])
+            cli.main()
+        assert not stop.value.code
+    return folder
+
+
+@pytest.fixture
+def copy(made, tmp_path):
+    """The same, to be changed."""
+    import shutil
+
+    shutil.copytree(made, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def outcomes(path) -> dict[str, Outcome]:
+    return {check.name: check.outcome for check in verify(path).checks}
+
+
+@pytest.mark.parametrize("name", ["file.npy", "series", "shipped.npy"])
+def test_a_result_as_it_was_written_holds_in_every_point(name, made):
+    assert set(outcomes(made / name).values()) == {Outcome.HOLDS}
+    assert verify(made / name).holds
+
+
+def test_the_bound_is_computed_again_from_the_weights(made, copy):
+    claimed = json.loads((made / "shipped.npy.json").read_text())["denoiser"]["certificate"]
+    bound = next(check for check in verify(made / "shipped.npy").checks if check.name == "bound")
+    assert f"{claimed:.9f} computed again, {claimed:.9f} claimed" in bound.detail
+    document = json.loads((copy / "shipped.npy.json").read_text())
+    document["denoiser"]["certificate"] = 0.5
+    (copy / "shipped.npy.json").write_bytes(to_json(seal(document)))
+    assert outcomes(copy / "shipped.npy")["bound"] is Outcome.FAILS
+
+
+def other_pixel(folder):
+    image = np.load(folder / "file.npy")
+    image[0, 0, 0] += 1
+    np.save(folder / "file.npy", image)
+
+
+DAMAGES = {
+    "a pixel": (other_pixel, "file.npy", "files"),
+    "no image": (lambda folder: (folder / "file.npy").unlink(), "file.npy", "files"),
+    "another image": (lambda folder: (folder / "shipped.npy").replace(folder / "file.npy"), "file.npy", "files"),
+    "another certificate": (
+        lambda folder: (folder / "shipped.npy.json").replace(folder / "file.npy.json"),
+        "file.npy",
+        "files",
+    ),
+    "a page": (lambda folder: (folder / "file.npy.html").write_text("better"), "file.npy", "files"),
+    "a slice more": (lambda folder: (folder / "series" / "0004.dcm").touch(), "series", "files"),
+    "a slice less": (lambda folder: (folder / "series" / "0002.dcm").unlink(), "series", "files"),
+    "a number": (
+        lambda folder: (folder / "file.npy.json").write_text(
+            (folder / "file.npy.json").read_text().replace('"guaranteed": true', '"guaranteed": false')
+        ),
+        "file.npy",
+        "certificate",
+    ),
+    "no JSON": (lambda folder: (folder / "file.npy.json").write_text("{"), "file.npy", "certificate"),
+    "interrupted": (lambda folder: (folder / "file.npy.parts").mkdir(), "file.npy", "finished"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_every_damage_is_seen(damage, copy):
+    harm, name, check = DAMAGES[damage]
+    harm(copy)
+    assert outcomes(copy / name)[check] is Outcome.FAILS
+    assert not verify(copy / name).holds
+
+
+def test_weights_that_have_changed_or_gone_are_told_and_not_believed(copy):
+    document = json.loads((copy / "file.npy.json").read_text())
+    for source in ("nothing.safetensors", "relu"):
+        document["denoiser"]["source"] = source
+        (copy / "file.npy.json").write_bytes(to_json(seal(document)))
+        assert outcomes(copy / "file.npy")["bound"] is Outcome.UNCHECKED
+    assert verify(copy / "file.npy").holds
+
+
+def test_the_command_ends_with_0_or_1_and_prints_json(copy, monkeypatch, capsys):
+    for expected in (0, 1):
+        monkeypatch.setattr("sys.argv", ["lipspline", "verify", str(copy / "file.npy"), "--json"])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        assert (stop.value.code or 0) == expected
+        assert json.loads(capsys.readouterr().out)["holds"] is (expected == 0)
+        (copy / "file.npy").write_text("other")
+    monkeypatch.setattr("sys.argv", ["lipspline", "verify", str(copy / "nothing.npy")])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    assert "There is no certificate" in capsys.readouterr().err
