@@ -11,16 +11,15 @@ from lipspline.certification.proof import certify
 from lipspline.networks import denoiser, effective_regions, files, plain
 from lipspline.networks.rescale import Rescaled
 from lipspline.nn import LinearSpline
-from lipspline.paper import denoising, regions
+from lipspline.paper import denoising
 from lipspline.paper.config import to_json
-from lipspline.paper.denoiser_training import PARAMETERS, Start, Training, needs, start_from, trained_weights
+from lipspline.paper.denoiser_training import PARAMETERS, DenoiserTraining, Start, needs, start_from, trained_weights
 from lipspline.paper.experiment import Context, Outcome
 from lipspline.paper.recipe import load
 from lipspline.paper.run import Run, run_job
 from lipspline.priors import zoo
 from lipspline.priors.denoisers import available
 from lipspline.training.checkpoint import decode
-from paper.toy import silent
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +103,7 @@ def test_a_training_can_start_from_another_rescaled_to_its_noise(tmp_path, monke
     run, _ = train("denoiser-lls", tmp_path)
     job = Run(load("denoiser-lls-10", "smoke"), tmp_path).jobs()[0]
     model = job.spec.build(seed=5)
-    context = Context(tmp_path / "runs/x/job", None, 0, silent, run.sibling)
+    context = Context(tmp_path / "runs/x/job", None, 0, lambda record: None, run.sibling)
     start_from(model, job.spec.start, job.noise, context)
     trained = files.load(trained_weights(run.folder, "denoiser-lls", "lls-noise15"))
     x = torch.rand(1, 1, 12, 12)
@@ -116,10 +115,10 @@ def test_a_training_can_start_from_another_rescaled_to_its_noise(tmp_path, monke
 
 
 def test_a_start_of_the_same_recipe_is_trained_first():
-    def job(start: Start | None) -> denoising.Job:
-        training = Training(1, 1e-3, 1, 40, "crops", "constant", 0.0, 1)
+    def job(start: Start | None) -> denoising.DenoiserJob:
+        training = DenoiserTraining(1, 1e-3, 1, 40, "crops", "constant", 0.0, 1)
         spec = denoising.DenoiserSpec(activation="relu", channels=2, depth=2, padding_mode="zeros", start=start)
-        return denoising.Job("relu", spec, 10, training, 1, 1)
+        return denoising.DenoiserJob("relu", spec, 10, training, 1, 1)
 
     assert needs(job(None)) == ()
     assert needs(job(Start("relu", 15))) == ("relu-noise15",)
@@ -162,12 +161,12 @@ def test_the_claims_hold_in_the_paper_and_fail_where_they_should(changes, broken
     assert {name for name, verdict in report.verdicts.items() if not verdict.holds} == broken
 
 
-def region_outcomes(regions_: float, psnr: float) -> dict[str, Outcome]:
+def region_outcomes(few: float, psnr: float) -> dict[str, Outcome]:
     names = settings("table-regions").networks
     numbers = {"psnr": 30.4, "regions": 9.0, "tolerance": 0.1, "merged_psnr": 30.0, "merged_regions": 8.0}
     found = {f"{name}-noise15": Outcome({**numbers, "certificate": 1.0}, 0.0) for name in names}
     found["lls-1e-4-noise15"] = Outcome(
-        {**numbers, "merged_psnr": psnr, "merged_regions": regions_, "certificate": 1.0}, 0.0
+        {**numbers, "merged_psnr": psnr, "merged_regions": few, "certificate": 1.0}, 0.0
     )
     return found
 
@@ -175,18 +174,20 @@ def region_outcomes(regions_: float, psnr: float) -> dict[str, Outcome]:
 @pytest.mark.parametrize(("few", "psnr", "holds"), [(1.9, 30.31, True), (2.1, 30.4, False), (1.2, 30.29, False)])
 def test_regions_are_free_below_two_and_within_a_tenth_of_the_best(few, psnr, holds):
     """[table:nbr_knots]"""
-    report = regions.report(settings("table-regions"), region_outcomes(few, psnr), load("table-regions").expect)
+    report = denoising.region_report(
+        settings("table-regions"), region_outcomes(few, psnr), load("table-regions").expect
+    )
     assert report.verdicts["sparse-for-free"].holds is holds
 
 
 def test_the_tolerance_is_the_largest_that_costs_little(monkeypatch):
     model = plain(denoiser(channels=2, depth=2))
     scores = {0.0: 30.0, 0.1: 29.98, 0.2: 29.96, 0.3: 29.9, 0.4: 29.99}
-    monkeypatch.setattr(regions, "merge", lambda model, tolerance: tolerance)
-    monkeypatch.setattr(regions, "mean_quality", lambda it, images: {"psnr": scores[it if it in scores else 0.0]})
-    assert regions.choose_tolerance(model, [], (0.1, 0.2, 0.3, 0.4), loss=0.05) == 0.2  # type: ignore[arg-type]
-    assert regions.choose_tolerance(model, [], (0.3,), loss=0.05) == 0  # type: ignore[arg-type]
-    assert regions.choose_tolerance(model, [], (), loss=0.05) == 0  # type: ignore[arg-type]
+    monkeypatch.setattr(denoising, "merge", lambda model, tolerance: tolerance)
+    monkeypatch.setattr(denoising, "mean_quality", lambda it, images: {"psnr": scores[it if it in scores else 0.0]})
+    assert denoising.choose_tolerance(model, [], (0.1, 0.2, 0.3, 0.4), loss=0.05) == 0.2  # type: ignore[arg-type]
+    assert denoising.choose_tolerance(model, [], (0.3,), loss=0.05) == 0  # type: ignore[arg-type]
+    assert denoising.choose_tolerance(model, [], (), loss=0.05) == 0  # type: ignore[arg-type]
 
 
 # The shipped weights

@@ -3,10 +3,9 @@
 import pytest
 
 from lipspline.paper import gains
-from lipspline.paper.denoisers import Source
-from lipspline.paper.experiment import Expectation, Outcome
-from lipspline.paper.reconstruction import Comparison, Final, Images, Job, Search, to_text
-from lipspline.paper.tables import Value
+from lipspline.paper.experiment import Expectation, Outcome, Value
+from lipspline.paper.networks import Source
+from lipspline.paper.reconstruction import DenoiserComparison, Final, Images, ReconstructionJob, Search, to_text
 
 SEARCH, FINAL, IMAGES = Search((15,), (5,), (0.1,), 0, True, 9, 1e-4), Final(1e-4, 100), Images("a", 2)
 PUBLISHED: dict[str, dict[str, Value]] = {"direct": {"psnr easy": (20.0,)}, "lls": {"psnr easy": (24.5,)}}
@@ -32,14 +31,15 @@ def report(scores: dict[str, list[float]], goal: float = 3.0, **options):
     networks = {name: Source(activation=name, untrained=True) for name in scores if name != "direct"}  # type: ignore[arg-type]
     test = {"main": IMAGES, "other": Images("b", 1)}
     jobs = [
-        Job("easy", 0, name, networks.get(name), {"15": "abc"}, IMAGES, test, "main", SEARCH, FINAL) for name in scores
-    ]  # fmt: skip
+        ReconstructionJob("easy", 0, name, networks.get(name), {"15": "abc"}, IMAGES, test, "main", SEARCH, FINAL)
+        for name in scores
+    ]
     outcomes = {
         job.name: outcome(scores[job.method], tuned=job.source is not None, **(options if job.source else {}))
         for job in jobs
     }
     sources = {**networks, "hh": Source(activation="hh")}
-    comparison = Comparison(IMAGES, test, "main", SEARCH, FINAL, sources)
+    comparison = DenoiserComparison(IMAGES, test, "main", SEARCH, FINAL, sources)
     expect = Expectation({"main": PUBLISHED, "goals": {"lls": {"easy": (goal,)}}})
     return gains.assess(comparison, jobs, outcomes, expect, "direct")
 

@@ -1,10 +1,15 @@
-"""Every recipe loads at every scale; the paper scale is the published protocol; mistakes are one sentence."""
+"""Every recipe loads at every scale; the paper scale is the published protocol; mistakes are one sentence.
+
+A recipe that extends another is that one with its own values merged into it.
+"""
+
+from dataclasses import replace
 
 import pytest
 
 from lipspline.paper import fitting
 from lipspline.paper.networks import NetworkSpec
-from lipspline.paper.recipe import SCALES, listing, listing_text, load, shipped
+from lipspline.paper.recipe import SCALES, listing, listing_text, load, shipped, templates, whole_text
 
 RECIPES = tuple(shipped())
 
@@ -122,7 +127,7 @@ def test_a_recipe_of_ones_own_is_a_file(variant):
         ("[paper]\n", "", "mine.toml: paper is missing; give a table."),
         (", f3 = 1e-3 }\n\n[base.networks.av]", "}\n\n[base.networks.av]", "relu.lr has no learning rate for f3"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_in_a_recipe_is_one_sentence(variant, old, new, sentence):
     with pytest.raises(ValueError) as error:
         load(variant(old, new), "laptop")
@@ -144,3 +149,95 @@ def test_tv2_regularizes_splines_only():
 def test_the_listing_shows_every_recipe_with_its_times():
     assert set(listing()) == set(RECIPES)
     assert all(name in listing_text() for name in RECIPES)
+
+
+# Extending
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write TOML files into a fresh folder, and return the path of the last one."""
+
+    def files(**texts: str):
+        for name, text in texts.items():
+            (tmp_path / f"{name}.toml").write_text(text)
+        return tmp_path / f"{list(texts)[-1]}.toml"
+
+    return files
+
+
+def test_a_recipe_is_what_it_extends_with_its_own_values_merged_table_by_table(write):
+    mine = write(mine='extends = "denoiser-lls"\n[laptop.training]\nsteps = 7\n')
+    ours, theirs = load(mine, "laptop"), load("denoiser-lls", "laptop")
+    assert ours.settings.training.steps == 7
+    assert replace(ours.settings.training, steps=8000) == theirs.settings.training
+    assert ours.settings.networks == theirs.settings.networks
+    assert (ours.title, ours.expect, ours.name) == (theirs.title, theirs.expect, "mine")
+    assert load(mine).settings == load("denoiser-lls").settings
+
+
+def test_a_file_beside_the_recipe_is_extended_too_and_that_one_may_extend_further(write):
+    mine = write(
+        base='extends = "denoiser-av-15"\n[base]\nnoises = [25]\n',
+        mine='extends = "base.toml"\ntitle = "Mine"\n',
+    )
+    recipe = load(mine, "smoke")
+    assert (recipe.title, recipe.settings.noises, list(recipe.settings.networks)) == ("Mine", (25,), ["av"])
+
+
+@pytest.mark.parametrize(
+    ("texts", "sentence"),
+    [
+        (
+            {"a": 'extends = "b.toml"', "b": 'extends = "a.toml"'},
+            "a.toml: extends closes a circle: b.toml extends a.toml extends b.toml.",
+        ),
+        ({"a": 'extends = "a.toml"'}, "a.toml: extends closes a circle: a.toml extends a.toml."),
+        (
+            {"a": 'extends = "denoiser-lsl"'},
+            "a.toml: extends names the unknown recipe 'denoiser-lsl'; did you mean 'denoiser-lls'?",
+        ),
+        ({"a": "extends = 3"}, "a.toml: extends must be the name of a recipe, a template or a TOML file, but is 3."),
+        ({"a": 'extends = "none.toml"'}, "There is no file"),
+        (
+            {"a": 'extends = "denoiser-lls"\n[laptop.training]\nstep = 7'},
+            "a.toml: laptop.training has the unknown key 'step'; did you mean",
+        ),
+        (
+            {"a": 'extends = "denoiser-lls"\n[laptops]'},
+            "a.toml: the file has the unknown key 'laptops'; did you mean 'laptop'?",
+        ),
+        (
+            {"b": 'extends = "denoiser-lls"\n[base]\nnoise = 7', "a": 'extends = "b.toml"'},
+            "b.toml: base has the unknown key 'noise'; did you mean 'noises'?",
+        ),
+        ({"a": 'extends = "denoiser"'}, "a.toml: title is missing; give a string."),
+        (
+            {"a": 'extends = "denoiser-lls"\n[base.training]\nsteps = { a = 1 }'},
+            "a.toml: base.training.steps must be a whole number",
+        ),
+    ],
+)
+def test_a_mistake_in_extending_is_one_sentence_that_names_its_file(write, texts, sentence):
+    with pytest.raises((ValueError, FileNotFoundError)) as error:
+        load(write(**texts), "laptop")
+    assert sentence in str(error.value)
+
+
+def test_a_template_is_extended_and_not_run():
+    assert not templates().keys() & shipped().keys()
+    with pytest.raises(ValueError, match="There is no recipe 'denoiser'"):
+        load("denoiser")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_a_recipe_finally_is_can_be_printed_and_loaded_again(name, write):
+    text = whole_text(name)
+    assert "extends =" not in text
+    mine = write(**{name: text})
+    assert [load(mine, scale) for scale in SCALES] == [load(name, scale) for scale in SCALES]
+
+
+def test_no_two_recipes_of_denoisers_share_most_of_their_lines():
+    files = [path.read_text().splitlines() for name, path in shipped().items() if name.startswith("denoiser")]
+    assert max(len(lines) for lines in files) < 25

@@ -13,16 +13,16 @@ from lipspline.formats.volume import Volume
 from lipspline.functional.quality import psnr
 from lipspline.operators import Identity, simulated_maps
 from lipspline.paper import reconstruction
-from lipspline.paper.denoisers import Source
 from lipspline.paper.experiment import Context
+from lipspline.paper.networks import Source
 from lipspline.paper.recipe import load
 from lipspline.paper.reconstruction import (
-    Comparison,
+    DenoiserComparison,
     Final,
     Images,
-    Job,
     Kept,
-    Modality,
+    ReconstructionJob,
+    ScanKind,
     Search,
     from_text,
     to_text,
@@ -88,11 +88,11 @@ def phantoms(path: Path):
     return [torch.rand(1, 1, 12, 12, generator=generator) for _ in range(6)]
 
 
-DENOISING = Modality(phantoms, noisy, {"noisy": lambda problem: problem.y})
+DENOISING = ScanKind(phantoms, noisy, {"noisy": lambda problem: problem.y})
 
 
-def job(**changes) -> Job:
-    base = Job(
+def job(**changes) -> ReconstructionJob:
+    base = ReconstructionJob(
         case="a",
         scan=0.1,
         method="lls",
@@ -196,13 +196,13 @@ def test_without_a_continuous_noise_level_every_level_must_be_trained(tmp_path):
         reconstruction.run(job(search=search), context(tmp_path), DENOISING)
 
 
-def comparison(**sources: Source) -> Comparison:
+def comparison(**sources: Source) -> DenoiserComparison:
     test = {"main": Images("a", 1)}
-    return Comparison(Images("a", 1), test, "main", job().search, job().final, dict(sources))
+    return DenoiserComparison(Images("a", 1), test, "main", job().search, job().final, dict(sources))
 
 
 def test_networks_without_weights_have_no_jobs(monkeypatch):
-    monkeypatch.setattr("lipspline.paper.denoisers.available", dict)
+    monkeypatch.setattr("lipspline.paper.networks.available", dict)
     sources = {"av": Source(activation="av", untrained=True), "hh": Source(activation="hh")}
     found = reconstruction.jobs({"x": 1, "y": 2}, comparison(**sources), ("noisy",))
     assert [one.name for one in found] == ["x-noisy", "x-av", "y-noisy", "y-av"]

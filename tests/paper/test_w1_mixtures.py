@@ -7,11 +7,11 @@ from lipspline._infra.randomness import generator
 from lipspline.functional.transport import discrete_w1
 from lipspline.paper import w1_mixtures
 from lipspline.paper.experiment import Outcome
-from lipspline.paper.potential import relu_lowest
+from lipspline.paper.networks import relu_lowest
 from lipspline.paper.recipe import load
-from lipspline.paper.w1_mixtures import Pair, mixtures, mover, sampler
+from lipspline.paper.w1_mixtures import DistributionPair, mixtures, mover, sampler
 
-KNOWN = [Pair(kind, 3, 0, distance=0.3, funnels=4) for kind in ("translation", "min-funnel")]
+KNOWN = [DistributionPair(kind, 3, 0, distance=0.3, funnels=4) for kind in ("translation", "min-funnel")]
 
 
 @pytest.mark.parametrize("pair", KNOWN, ids=lambda pair: pair.kind)
@@ -33,7 +33,7 @@ def test_training_draws_both_sets_independently(pair):
 
 def test_the_mixtures_have_the_moments_of_the_paper():
     """Half a Gaussian with covariance AᵀA each [sec:EvalExp]."""
-    pair = Pair("mixture", 4, 1)
+    pair = DistributionPair("mixture", 4, 1)
     first, second = mixtures(pair)
     x, y = sampler(pair)(400_000, generator(0, "x"))
     for sample, mixture in ((x, first), (y, second)):

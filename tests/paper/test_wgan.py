@@ -20,7 +20,7 @@ def test_the_inception_score_counts_the_classes_that_are_hit_surely_and_evenly()
 
 
 def test_an_epoch_shows_every_image_to_the_critic_once():
-    training = wgan.Training(60000, 2, 64, 5, 1e-3, 1e-4)
+    training = wgan.GanTraining(60000, 2, 64, 5, 1e-3, 1e-4)
     assert training.steps == 2 * 60000 // (64 * 5)
 
 

@@ -4,9 +4,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from lipspline.paper.experiment import Expectation, Experiment, Outcome, Report, Verdict
+from lipspline.paper.experiment import Expectation, Experiment, Outcome, Report, Table, Verdict
 from lipspline.paper.recipe import Recipe
-from lipspline.paper.tables import Table
 from lipspline.training.loop import Diverged
 
 

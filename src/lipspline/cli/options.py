@@ -10,8 +10,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
 Threads = Annotated[int, typer.Option(help="Threads to use; 0 leaves torch's choice.", min=0)]
 Data = Annotated[Path | None, typer.Option(help="The data folder; LIPSPLINE_DATA if not given.")]
-Out = Annotated[Path, typer.Option(help="Holds runs/ (to go on after a stop) and results/.")]
-Scale = Annotated[str, typer.Option(help="smoke (seconds), laptop, or paper (the published protocol).")]
+OutFolder = Annotated[Path, typer.Option(help="Holds runs/ (to go on after a stop) and results/.")]
+ScaleOption = Annotated[str, typer.Option(help="smoke (seconds), laptop, or paper (the published protocol).")]
 
 
 def start(seed: int, threads: int) -> None:

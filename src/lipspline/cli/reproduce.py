@@ -7,25 +7,24 @@ import torch
 import typer
 
 from lipspline._infra.memory import keep_memory
-from lipspline.cli.options import Data, Json, Out, Scale, Seed, Threads, start
+from lipspline.cli.options import Data, Json, OutFolder, ScaleOption, Seed, Threads, start
 from lipspline.cli.output import err, show
 
 
 def reproduce(
     recipe: Annotated[str | None, typer.Argument(help="The name of a recipe, or a TOML file of your own.")] = None,
-    scale: Scale = "laptop",
+    scale: ScaleOption = "laptop",
     list_: Annotated[bool, typer.Option("--list", help="Show the recipes and how long they take.")] = False,
     workers: Annotated[int, typer.Option(help="Processes that share the work; 0: one a thread.", min=0)] = 0,
     data: Data = None,
-    out: Out = Path(),
+    out: OutFolder = Path(),
     json: Json = False,
     seed: Seed = 0,
     threads: Threads = 0,
 ) -> None:
     """Run an experiment of the paper, and set our numbers beside the published ones; started again it goes on."""
     from lipspline.paper import recipe as recipes
-    from lipspline.paper.progress import progress
-    from lipspline.paper.run import Run
+    from lipspline.paper.run import Run, progress
     from lipspline.paper.run import reproduce as reproduce_run
 
     start(seed, threads)

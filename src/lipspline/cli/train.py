@@ -8,16 +8,16 @@ from typing import Annotated
 import typer
 
 from lipspline._infra.memory import keep_memory
-from lipspline.cli.options import Data, Json, Out, Scale, Seed, Threads, start
+from lipspline.cli.options import Data, Json, OutFolder, ScaleOption, Seed, Threads, start
 from lipspline.cli.output import err, show
 
 
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe of your own (TOML), or the name of a shipped one.")],
     job: Annotated[str | None, typer.Option(help="Which training of the recipe, if it has several.")] = None,
-    scale: Scale = "paper",
+    scale: ScaleOption = "paper",
     data: Data = None,
-    out: Out = Path(),
+    out: OutFolder = Path(),
     json: Json = False,
     seed: Seed = 0,
     threads: Threads = 0,
@@ -27,9 +27,8 @@ def train(
     Where tensorboard is installed, the folder of the training can be watched with it, learned activations included.
     """
     from lipspline._infra import ranks
-    from lipspline.paper.progress import progress
     from lipspline.paper.recipe import load
-    from lipspline.paper.run import Run, pick, run_job
+    from lipspline.paper.run import Run, pick, progress, run_job
 
     start(seed, threads)
     keep_memory()

@@ -2,8 +2,10 @@
 
 import dataclasses
 import difflib
+import json
 import math
 import os
+import re
 import tomllib
 import types
 from collections.abc import Callable, Mapping
@@ -11,24 +13,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-Kind = TypeVar("Kind")
-Table = Mapping[str, Any]
+Built = TypeVar("Built")
+TomlTable = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Rule:
+class Requirement:
     """What a value must be besides its type, in words and as a test."""
 
     words: str
     holds: Callable[[Any], bool]
 
 
-Count = Annotated[int, Rule("at least 1", lambda n: n >= 1)]
-Natural = Annotated[int, Rule("at least 0", lambda n: n >= 0)]
-Positive = Annotated[float, Rule("above 0", lambda value: 0 < value < math.inf)]
-Amount = Annotated[float, Rule("at least 0", lambda value: 0 <= value < math.inf)]
+Count = Annotated[int, Requirement("at least 1", lambda n: n >= 1)]
+Natural = Annotated[int, Requirement("at least 0", lambda n: n >= 0)]
+Positive = Annotated[float, Requirement("above 0", lambda value: 0 < value < math.inf)]
+Amount = Annotated[float, Requirement("at least 0", lambda value: 0 <= value < math.inf)]
 Several = Annotated[
-    tuple[Kind, ...], Rule("a list of one or more, each once", lambda items: 0 < len(items) == len(set(items)))
+    tuple[Built, ...], Requirement("a list of one or more, each once", lambda items: 0 < len(items) == len(set(items)))
 ]
 
 
@@ -62,11 +64,12 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"{path} is not a TOML file: {error}.") from error
 
 
-def build(kind: type[Kind], table: Table, place: Place) -> Kind:
+def build(kind: type[Built], table: TomlTable, place: Place) -> Built:
     """Make a dataclass of a table, strictly: every key must be a field, every field without default must be there.
 
     Fields may be bool, int, float (a whole number will do), str, `Literal` words, `tuple[X, ...]`, `dict[str, X]`,
-    other dataclasses, `X | None`, one of these with a `Rule`, such as `Count`, or `Any` for what is checked later.
+    other dataclasses, `X | None`, one of these with a `Requirement`, such as `Count`, or `Any` for what is checked
+    later.
 
     Example:
         >>> @dataclass(frozen=True)
@@ -82,12 +85,12 @@ def build(kind: type[Kind], table: Table, place: Place) -> Kind:
     return _read(kind, table, place, partial=False)
 
 
-def check(kind: type, table: Table, place: Place) -> None:
+def check(kind: type, table: TomlTable, place: Place) -> None:
     """Check the keys and types of a table that gives some of the fields of a dataclass."""
     _read(kind, table, place, partial=True)
 
 
-def merged(base: Table, override: Table) -> dict[str, Any]:
+def merged(base: TomlTable, override: TomlTable) -> dict[str, Any]:
     """The base with the values of `override` in place of its own, table by table.
 
     Example:
@@ -127,6 +130,37 @@ def to_json(value: Any) -> Any:
     return value
 
 
+def to_toml(tables: TomlTable) -> str:
+    """Tables of strings, numbers, truth values, lists and tables as a TOML document.
+
+    Example:
+        >>> print(to_toml({"title": "a", "base": {"steps": 3, "rates": [1.0, 2.5]}, "paper": {}}))
+        title = "a"
+        <BLANKLINE>
+        [base]
+        steps = 3
+        rates = [1.0, 2.5]
+        <BLANKLINE>
+        [paper]
+    """
+    return "\n".join(_toml_lines(tables, ())).strip("\n")
+
+
+def _toml_lines(tables: TomlTable, path: tuple[str, ...]) -> list[str]:
+    """A table's own values, then its tables with their headers."""
+    values = {key: value for key, value in tables.items() if not isinstance(value, Mapping)}
+    inner = {key: value for key, value in tables.items() if isinstance(value, Mapping)}
+    header = ["", f"[{'.'.join(map(_toml_key, path))}]"] if path and (values or not inner) else []
+    lines = [*header, *(f"{_toml_key(key)} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())]
+    for key, value in inner.items():
+        lines += _toml_lines(value, (*path, key))
+    return lines
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+
+
 def _read(hint: Any, value: Any, place: Place, *, partial: bool) -> Any:
     """`value` as an instance of the type `hint`; with `partial`, fields of dataclasses may be missing."""
     origin = get_origin(hint)
@@ -154,7 +188,7 @@ def _read(hint: Any, value: Any, place: Place, *, partial: bool) -> Any:
     return _scalar(hint, value, place)
 
 
-def _read_dataclass(kind: Any, table: Table, place: Place, *, partial: bool) -> Any:
+def _read_dataclass(kind: Any, table: TomlTable, place: Place, *, partial: bool) -> Any:
     hints = get_type_hints(kind, include_extras=True)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for key in table:

@@ -93,7 +93,7 @@ class DenoiserSpec:
 
 
 @dataclass(frozen=True)
-class Training:
+class DenoiserTraining:
     """How a denoiser is trained.
 
     Args:
@@ -127,13 +127,13 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Job:
+class DenoiserJob:
     """One denoiser, trained for one noise level, the standard deviation of 255."""
 
     network: str
     spec: DenoiserSpec
     noise: int
-    training: Training
+    training: DenoiserTraining
     training_images: int
     test_images: int
 
@@ -151,13 +151,13 @@ def job_name(network: str, noise: int) -> str:
     return f"{network}-noise{noise}"
 
 
-def needs(job: Job) -> tuple[str, ...]:
+def needs(job: DenoiserJob) -> tuple[str, ...]:
     """The training of the same recipe that this one starts from."""
     start = job.spec.start
     return (start.job,) if start is not None and not start.recipe else ()
 
 
-def run(job: Job, context: Context) -> Outcome:
+def run(job: DenoiserJob, context: Context) -> Outcome:
     """Train a denoiser, score it as ordinary layers, and write these with certificate, scores and provenance."""
     model = job.spec.build(context.seed)
     if job.spec.start is not None:
@@ -175,7 +175,7 @@ def run(job: Job, context: Context) -> Outcome:
     return Outcome(numbers, evidence.seconds, {"validation": curve})
 
 
-def train(model: Network, job: Job, context: Context) -> Fit:
+def train(model: Network, job: DenoiserJob, context: Context) -> Fit:
     """Train a denoiser in place; started again in the same folder, it goes on where it was."""
     training, noise = job.training, job.noise / 255
     clean = datasets.read("train400", job.training_images, context.data)
@@ -211,13 +211,13 @@ def start_from(model: Network, start: Start, noise: int, context: Context) -> No
     rescale_(model, noise / start.noise)
 
 
-def held_out(name: str, job: Job, context: Context) -> list[datasets.NoisyImage]:
+def held_out(name: str, job: DenoiserJob, context: Context) -> list[datasets.NoisyImage]:
     """Images for validation ("set12") or test ("bsd68"), noisy as the seed says."""
     clean = datasets.read(name, job.test_images, context.data)
     return datasets.noisy_images(clean, job.noise / 255, context.seed)
 
 
-def provenance(job: Job, context: Context, scores: dict, curve: list) -> dict[str, Any]:
+def provenance(job: DenoiserJob, context: Context, scores: dict, curve: list) -> dict[str, Any]:
     """Where the weights come from, and how good they are; of weights that they started from, the same."""
     start = job.spec.start
     before = {} if start is None else {"start": load(_start_folder(start, context) / WEIGHTS).provenance}
@@ -259,6 +259,6 @@ def _start_folder(start: Start, context: Context) -> Path:
     return (context.sibling(start.recipe) if start.recipe else context.folder.parent) / start.job
 
 
-def _patches(clean: list[datasets.NamedImage], training: Training, seed: int) -> Patches:
+def _patches(clean: list[datasets.NamedImage], training: DenoiserTraining, seed: int) -> Patches:
     source = datasets.GridPatches if training.patches == "grid" else datasets.RandomCrops
     return source(clean, size=training.size, seed=seed)

@@ -1,7 +1,8 @@
-"""What every experiment is made of: settings, jobs that can be run one by one, and a report on their outcomes."""
+"""What every experiment is made of: settings, jobs that can be run one by one, and a report with tables."""
 
 import logging
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,10 +11,56 @@ from torch import nn
 
 from lipspline._infra import ranks
 from lipspline.networks.curves import activation_curves, plot_activations
-from lipspline.paper.tables import Table
 from lipspline.training.log import Observer, TensorBoard
 
 _log = logging.getLogger(__name__)
+
+
+Value = tuple[float, ...]
+"""A number, or a mean and its deviation."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Numbers by row and column, with the published ones where there are some.
+
+    Args:
+        title: one line.
+        corner: what the rows are.
+        ours: `ours[row][column]`.
+        paper: `paper[row][column]`, the published numbers.
+        best: which of a row is marked with a star, `max` or `min`; None marks nothing.
+        digits: a format such as ".3f".
+    """
+
+    title: str
+    corner: str
+    ours: Mapping[str, Mapping[str, Value]]
+    paper: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    best: str | None = None
+    digits: str = ".3f"
+
+    def columns(self) -> list[str]:
+        """All columns, in the order of their first appearance."""
+        return list(dict.fromkeys(column for row in self.ours.values() for column in row))
+
+    def __str__(self) -> str:
+        columns = self.columns()
+        grid = [[self.corner, "", *columns]]
+        for row, values in self.ours.items():
+            grid.append([row, "ours", *(self._cell(values, column) for column in columns)])
+            if row in self.paper:
+                grid.append(["", "paper", *(_text(self.paper[row].get(column), self.digits) for column in columns)])
+        return "\n".join([self.title, *_aligned(grid)])
+
+    def _cell(self, values: Mapping[str, Value], column: str) -> str:
+        value = values.get(column)
+        star = "*" if value is not None and self.best and value[0] == self._extreme(values) else ""
+        return _text(value, self.digits) + star
+
+    def _extreme(self, values: Mapping[str, Value]) -> float:
+        numbers = [value[0] for value in values.values()]
+        return max(numbers) if self.best == "max" else min(numbers)
 
 
 class Job(Protocol):
@@ -128,3 +175,31 @@ class Experiment:
     run: Callable[[Any, Context], Outcome]
     report: Callable[[Any, Mapping[str, Outcome], Expectation], Report]
     needs: Callable[[Any], tuple[str, ...]] = needs_nothing
+
+
+def spread(values: Sequence[float]) -> Value:
+    """Mean and standard deviation.
+
+    Example:
+        >>> spread([1.0, 2.0, 3.0])
+        (2.0, 1.0)
+    """
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def all_certified(outcomes: Mapping[str, Outcome]) -> Verdict:
+    """Whether every network is proved to be 1-Lipschitz, but for rounding."""
+    largest = max(outcome.numbers["certificate"] for outcome in outcomes.values())
+    return Verdict(largest <= 1 + 1e-5, f"largest certificate {largest:.9f}")
+
+
+def _text(value: Value | None, digits: str) -> str:
+    """A value as in the paper's tables: `mean/deviation`, or the number alone."""
+    return "-" if value is None else "/".join(format(number, digits) for number in value)
+
+
+def _aligned(grid: list[list[str]]) -> list[str]:
+    """Lines with the columns of a grid aligned, and a rule below the header."""
+    widths = [max(len(row[i]) for row in grid) for i in range(len(grid[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in grid]
+    return [lines[0], "-" * max(map(len, lines)), *lines[1:]]

@@ -1,4 +1,4 @@
-"""The figures of the experiments. Every function takes plain numbers and returns a matplotlib figure."""
+"""The figures of the experiments: functions of plain numbers, or of weights, that return a matplotlib figure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,6 +7,11 @@ import torch
 from torch import Tensor
 
 from lipspline._infra import checks
+from lipspline._infra.randomness import generator
+from lipspline.formats.datasets import add_noise
+from lipspline.functional.quality import psnr
+from lipspline.networks.curves import plot_activations
+from lipspline.networks.files import load
 
 COLORS = {
     "relu": "tab:gray",
@@ -101,15 +106,73 @@ def picture_rows(rows: Mapping[str, Mapping[str, Tensor]]) -> Any:
     return figure
 
 
+DETAIL = (slice(80, 240), slice(170, 330))  # of the photograph: head and camera
+ERROR = 0.1  # the largest error that the maps tell from larger ones
+
+
+def against_weight(curves: Mapping[int, Mapping[float, float]]) -> Any:
+    """PSNR against λ, a line a noise level above its best: `curves[noise][λ]`."""
+    figure = _figure((5.0, 3.4))
+    ax = figure.subplots()
+    weights = sorted({weight for row in curves.values() for weight in row})
+    for noise, row in curves.items():
+        places = [weights.index(weight) for weight in sorted(row)]
+        ax.plot(places, [row[weight] for weight in sorted(row)], "o-", markersize=4, label=f"noise {noise}")
+    ax.set_xticks(range(len(weights)), [f"{weight:g}" for weight in weights])
+    ax.set_xlabel("λ")
+    ax.set_ylabel("PSNR on BSD68 (dB)")
+    ax.grid(alpha=0.3)
+    ax.legend(frameon=False)
+    return figure
+
+
+def learned_activations(weights: str) -> Any:
+    """Some of the splines of a trained denoiser."""
+    return plot_activations(load(weights), per_layer=8)
+
+
+@torch.no_grad()
+def photograph(weights: Mapping[str, str], noise: int) -> Any:
+    """A detail of a photograph (scikit-image's, CC0), noisy and denoised, above maps of the error."""
+    clean = _photograph()
+    noisy = add_noise(clean, noise / 255, generator(0, "photograph"))
+    pictures = {f"noise {noise}": noisy, **{name: load(path)(noisy) for name, path in weights.items()}}
+    figure = _figure((2.3 * len(pictures) + 2.3, 4.9))
+    axes = figure.subplots(2, len(pictures) + 1)
+    _show(axes[0][0], clean, "clean")
+    axes[1][0].axis("off")
+    for (upper, lower), (name, picture) in zip(axes.T[1:], pictures.items(), strict=True):
+        _show(upper, picture, f"{name}, {psnr(picture, clean).item():.2f} dB")
+        _show(lower, (picture - clean).abs() / ERROR, f"error, white is {ERROR:g} or more")
+    return figure
+
+
+def _photograph() -> Tensor:
+    """The cameraman, `(1, 1, 512, 512)` in [0, 1]."""
+    pixels = checks.require("skimage.data", "images", "The photograph").camera()
+    return torch.from_numpy(pixels).float()[None, None] / 255
+
+
+def _show(ax: Any, picture: Tensor, title: str) -> None:
+    ax.imshow(picture[0, 0][DETAIL].numpy(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    ax.set_title(title, fontsize=8)
+    ax.axis("off")
+
+
 def _grid(panels: Mapping[str, Any], columns: int, size: tuple[float, float]) -> tuple[Any, list[Any]]:
     """A figure with a panel for each key."""
-    checks.require("matplotlib", "plot", "Drawing the figures")
-    from matplotlib.figure import Figure
-
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(columns * size[0], rows * size[1]), layout="constrained")
+    figure = _figure((columns * size[0], rows * size[1]))
     axes = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for unused in axes[len(panels) :]:
         unused.axis("off")
     return figure, axes[: len(panels)]
+
+
+def _figure(size: tuple[float, float]) -> Any:
+    """An empty figure, `size` in inches."""
+    checks.require("matplotlib", "plot", "Drawing the figures")
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=size, layout="constrained")

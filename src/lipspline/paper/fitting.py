@@ -19,9 +19,8 @@ from lipspline.networks.files import save
 from lipspline.networks.inference import plain
 from lipspline.paper import figures
 from lipspline.paper.config import Count, Natural, Positive, Several, to_json
-from lipspline.paper.experiment import Context, Expectation, Experiment, Outcome, Report, Verdict
+from lipspline.paper.experiment import Context, Expectation, Experiment, Outcome, Report, Table, Verdict
 from lipspline.paper.networks import NetworkSpec
-from lipspline.paper.tables import Table
 from lipspline.training.ensemble import Ensemble, member_mse, regressions
 from lipspline.training.loop import Plan, fit
 
@@ -65,7 +64,7 @@ class Protocol:
 
 
 @dataclass(frozen=True)
-class Settings:
+class FittingSettings:
     """What [fig:1d_performances] compares; `networks` go by the names they have in the figure."""
 
     functions: Several[Literal["f1", "f2", "f3"]]
@@ -81,7 +80,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Job:
+class FittingJob:
     """All seeds of one network with one constraint, for functions that share a learning rate."""
 
     network: str
@@ -137,7 +136,7 @@ def target(name: str, knots: int, seed: int) -> Callable[[Tensor], Tensor]:
     return piecewise_linear(places, signs * (1 - odd))
 
 
-def jobs(settings: Settings) -> list[Job]:
+def jobs(settings: FittingSettings) -> list[FittingJob]:
     """One job for each network, constraint and learning rate."""
     found = []
     for constraint in settings.constraints:
@@ -145,11 +144,11 @@ def jobs(settings: Settings) -> list[Job]:
             spec = NetworkSpec(**{field.name: getattr(network, field.name) for field in fields(NetworkSpec)})
             for lr in dict.fromkeys(network.lr[function] for function in settings.functions):
                 functions = tuple(function for function in settings.functions if network.lr[function] == lr)
-                found.append(Job(name, constraint, functions, lr, spec, settings.protocol))
+                found.append(FittingJob(name, constraint, functions, lr, spec, settings.protocol))
     return found
 
 
-def run(job: Job, context: Context) -> Outcome:
+def run(job: FittingJob, context: Context) -> Outcome:
     """Train the members of a job as one ensemble, and score each on the test points."""
     protocol = job.protocol
     seeds = [context.seed * 1000 + number for number in range(protocol.seeds)]
@@ -199,7 +198,7 @@ def curve_points() -> Tensor:
     return torch.linspace(-1, 1, CURVE).unsqueeze(1)
 
 
-def report(settings: Settings, outcomes: Mapping[str, Outcome], expect: Expectation) -> Report:
+def report(settings: FittingSettings, outcomes: Mapping[str, Outcome], expect: Expectation) -> Report:
     """Medians and quartiles in six panels, and the fitted functions [fig:1d_performances, fig:1d_functions]."""
     panels: Panels = {}
     curves: dict[str, dict[str, list[float]]] = {}
@@ -245,4 +244,4 @@ def _verdicts(panels: Panels) -> dict[str, Verdict]:
     }
 
 
-EXPERIMENT = Experiment(Settings, ("lls-best", "new-beats-old"), jobs, run, report)
+EXPERIMENT = Experiment(FittingSettings, ("lls-best", "new-beats-old"), jobs, run, report)

@@ -10,14 +10,13 @@ from statistics import fmean
 from typing import Any, Protocol
 
 from lipspline.paper import figures, reconstruction
-from lipspline.paper.experiment import Expectation, Experiment, Outcome, Report, Verdict
-from lipspline.paper.reconstruction import Comparison, Job, Modality, from_text
-from lipspline.paper.tables import Table, Value
+from lipspline.paper.experiment import Expectation, Experiment, Outcome, Report, Table, Value, Verdict
+from lipspline.paper.reconstruction import DenoiserComparison, ReconstructionJob, ScanKind, from_text
 
 CLAIMS = ("lls-best", "order", "gain", "beta-below-half", "certified")
 ORDER = ("lls", "av", "relu")
 
-Scores = Mapping[str, Mapping[str, float]]
+ImageScores = Mapping[str, Mapping[str, float]]
 """PSNR and SSIM of each image, by its name."""
 Rows = dict[str, dict[str, Value]]
 
@@ -31,7 +30,7 @@ class Found:
         main: the test set that stands for the paper's.
     """
 
-    jobs: Sequence[Job]
+    jobs: Sequence[ReconstructionJob]
     outcomes: Mapping[str, Outcome]
     baseline: str
     main: str
@@ -51,7 +50,7 @@ class Found:
     def outcome(self, method: str, case: str) -> Outcome:
         return next(self.outcomes[job.name] for job in self.jobs if (job.method, job.case) == (method, case))
 
-    def scores(self, method: str, case: str, group: str) -> Scores:
+    def scores(self, method: str, case: str, group: str) -> ImageScores:
         return self.outcome(method, case).numbers["images"][group]
 
     def mean(self, metric: str, method: str, case: str, group: str) -> float:
@@ -68,40 +67,46 @@ class Found:
         return f"{won} of {len(ours)}"
 
 
-class Settings(Protocol):
+class ReconstructionSettings(Protocol):
     """What a table of reconstructions compares: kinds of scans, and denoisers on them."""
 
     @property
     def scans(self) -> Mapping[str, Any]: ...
 
     @property
-    def comparison(self) -> Comparison: ...
+    def comparison(self) -> DenoiserComparison: ...
 
 
-def experiment(settings: type, modality: Modality) -> Experiment:
+def experiment(settings: type, measurement: ScanKind) -> Experiment:
     """A table of reconstructions: direct ones and with every denoiser, on every kind of scan."""
     return Experiment(
         settings,
         CLAIMS,
-        partial(jobs, modality=modality),
-        partial(reconstruction.run, modality=modality),
-        partial(report, modality=modality),
+        partial(jobs, measurement=measurement),
+        partial(reconstruction.run, measurement=measurement),
+        partial(report, measurement=measurement),
     )
 
 
-def jobs(settings: Settings, modality: Modality) -> list[Job]:
+def jobs(settings: ReconstructionSettings, measurement: ScanKind) -> list[ReconstructionJob]:
     """Every direct reconstruction and every denoiser, on every kind of scan."""
-    return reconstruction.jobs(settings.scans, settings.comparison, tuple(modality.baselines))
+    return reconstruction.jobs(settings.scans, settings.comparison, tuple(measurement.baselines))
 
 
-def report(settings: Settings, outcomes: Mapping[str, Outcome], expect: Expectation, modality: Modality) -> Report:
-    """What was found, with gains over the first direct reconstruction of the modality."""
-    baseline = next(iter(modality.baselines))
-    return assess(settings.comparison, jobs(settings, modality), outcomes, expect, baseline)
+def report(
+    settings: ReconstructionSettings, outcomes: Mapping[str, Outcome], expect: Expectation, measurement: ScanKind
+) -> Report:
+    """What was found, with gains over the first direct reconstruction of the measurement."""
+    baseline = next(iter(measurement.baselines))
+    return assess(settings.comparison, jobs(settings, measurement), outcomes, expect, baseline)
 
 
 def assess(
-    comparison: Comparison, jobs: Sequence[Job], outcomes: Mapping[str, Outcome], expect: Expectation, baseline: str
+    comparison: DenoiserComparison,
+    jobs: Sequence[ReconstructionJob],
+    outcomes: Mapping[str, Outcome],
+    expect: Expectation,
+    baseline: str,
 ) -> Report:
     """Scores and gains for each test set beside the paper's, what was tuned, and the reconstructions side by side."""
     found = Found(jobs, outcomes, baseline, next(iter(comparison.test)))

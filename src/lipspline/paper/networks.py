@@ -1,15 +1,30 @@
-"""The networks that a recipe compares: an activation, its options, and the size that suits it."""
+"""The networks that recipes compare: how they are built, where trained denoisers come from, and potentials.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+A potential is a network that is trained to estimate a Wasserstein-1 distance [wasserstein].
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 from lipspline._infra import checks
-from lipspline.networks.builders import Network, mlp
+from lipspline.certification.proof import certify
+from lipspline.networks.builders import Network, denoiser, mlp
+from lipspline.networks.files import checksum, load
+from lipspline.networks.inference import plain
+from lipspline.networks.rescale import level_for, serving
 from lipspline.nn.matrices import Init
-from lipspline.paper.config import Amount, nearest
+from lipspline.paper.config import Amount, Count, Positive, nearest, to_json
+from lipspline.paper.experiment import Context, Job, Value, Verdict
+from lipspline.priors import zoo
+from lipspline.priors.denoisers import available
+from lipspline.training.loop import Fit, Plan, fit
+from lipspline.training.optim import SCHEDULES
+from lipspline.training.tasks import Sampler, kantorovich
 
 Activation = Literal["relu", "av", "prelu", "gs", "hh", "lls"]
 OPTIONS: dict[str, tuple[str, ...]] = {
@@ -72,3 +87,142 @@ def check_options(activation: str, options: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"the activation {activation!r} has no option {name!r}; {nearest(name, OPTIONS[activation])}"
             )
+
+
+@dataclass(frozen=True)
+class Family:
+    """Denoisers of one kind by the noise level, of 255, that they were trained for."""
+
+    trained: Mapping[float, nn.Module]
+
+    def at(self, noise: float) -> nn.Module:
+        """The denoiser for any noise level, made of the trained one that serves it best [sec:exp_pnp]."""
+        trained = level_for(noise, self.trained)
+        return serving(self.trained[trained], trained, noise)
+
+    def checksums(self) -> dict[str, str]:
+        """What the weights are, by noise level."""
+        return {f"{noise:g}": checksum(dict(model.state_dict())) for noise, model in self.trained.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where denoisers come from: they ship with the package, or are named here.
+
+    Args:
+        activation: its name in the paper's tables.
+        files: weights of one's own, by the noise level (of 255) they were trained for.
+        untrained: small random weights, which are just as 1-Lipschitz: to see that everything runs.
+    """
+
+    activation: Activation
+    files: dict[str, str] = field(default_factory=dict)
+    untrained: bool = False
+
+    def __post_init__(self):
+        for noise in self.files:
+            if not noise.isdigit() or int(noise) == 0:
+                raise ValueError(f"files must be given by noise level, a whole number of 255, but there is {noise!r}.")
+        if self.files and self.untrained:
+            raise ValueError("weights are either read from files or untrained, but both were asked for.")
+
+    def load(self, levels: Collection[int]) -> Family | None:
+        """The denoisers trained for some of the `levels`; None if there are none, because none ship."""
+        if self.untrained:
+            return Family({max(levels): _untrained(self.activation)})
+        trained: dict[float, nn.Module]
+        if self.files:
+            trained = {int(noise): _read(file) for noise, file in self.files.items() if int(noise) in levels}
+        else:
+            shipped = [noise for activation, noise in available() if activation == self.activation and noise in levels]
+            trained = {noise: _shipped(self.activation, noise) for noise in shipped}
+        return Family(trained) if trained else None
+
+
+@cache
+def _read(file: str) -> nn.Module:
+    return load(file)
+
+
+@cache
+def _shipped(activation: str, noise: int) -> nn.Module:
+    return zoo(activation, noise)
+
+
+@cache
+def _untrained(activation: str) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return plain(denoiser(checks.one_of("activation", activation, Activation.__args__), channels=4, depth=2))
+
+
+Options = dict[str, dict[str, dict[str, Any]]]
+"""More options of the activations: by case (a dimension or a depth) and network."""
+
+
+@dataclass(frozen=True)
+class PotentialTraining:
+    """How a potential is trained: orthonormal layers, orthogonal initialization, Adam."""
+
+    steps: Count
+    lr: Positive
+    batch: Count
+    schedule: Literal["constant", "cosine"]
+
+
+@dataclass(frozen=True)
+class Potential:
+    """A trained potential as an ordinary network, the bound that is proved for it, and the evidence of its training."""
+
+    network: nn.Module
+    certificate: float
+    evidence: Fit
+
+
+def learn(
+    job: Job, spec: NetworkSpec, n_in: int, sampler: Sampler, training: PotentialTraining, context: Context, seed: int
+) -> Potential:
+    """Train a network as the potential of two distributions, and certify it."""
+    model = spec.build(n_in, constraint="orthonormal", init="orthogonal", seed=seed)
+    task = kantorovich(
+        model,
+        sampler,
+        batch=training.batch,
+        lr=training.lr,
+        test_samples=training.batch,
+        tv2_weight=spec.tv2_weight,
+        seed=seed,
+    )
+    plan = Plan(
+        training.steps,
+        schedule=SCHEDULES[training.schedule],
+        log_every=max(1, training.steps // 100),
+        checkpoint_every=max(1, training.steps // 5),
+    )
+    evidence = fit(task, plan, folder=context.folder, config=to_json(job), observers=context.observers(lambda: model))
+    network = plain(model)
+    return Potential(network, certify(network, steps=0).upper, evidence)
+
+
+def in_case(spec: NetworkSpec, options: Options, case: str, name: str) -> NetworkSpec:
+    """A network with the options of a case in addition to its own."""
+    return replace(spec, options={**spec.options, **options.get(case, {}).get(name, {})})
+
+
+def check_cases(options: Options, networks: Mapping[str, NetworkSpec]) -> None:
+    """Check that the options of every case are those of a network."""
+    for case, by_network in options.items():
+        for name, given in by_network.items():
+            if name not in networks:
+                raise ValueError(f"options.{case} names the unknown network {name!r}; known: {', '.join(networks)}.")
+            check_options(networks[name].activation, given)
+
+
+def relu_lowest(estimates: Mapping[str, Mapping[str, Value]]) -> Verdict:
+    """Whether ReLU is below every other network in every row [tab:wasserstein_bigaussian, tab:wasserstein_results]."""
+    relu = {row: values["relu"][0] for row, values in estimates.items()}
+    others = {
+        row: min(value[0] for name, value in values.items() if name != "relu") for row, values in estimates.items()
+    }
+    text = ", ".join(f"{row}: {relu[row]:.4g} and {others[row]:.4g}" for row in relu)
+    return Verdict(all(relu[row] < others[row] for row in relu), f"ReLU and the lowest of the others, {text}")

@@ -1,18 +1,33 @@
-"""Recipes: one TOML a table or figure of the paper, at three scales, with the published numbers."""
+"""Recipes: one TOML a table or figure of the paper, at three scales, with the published numbers.
+
+A recipe may say `extends = "NAME"`: then it is the recipe or template of that name, with its own values merged into it
+table by table. Templates are parts of recipes that several share.
+"""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from lipspline._infra import checks
-from lipspline.paper import config
-from lipspline.paper.catalog import EXPERIMENTS
+from lipspline.paper import config, denoising, fitting, scans, w1_mixtures, w1_mnist, wgan
 from lipspline.paper.config import Place
 from lipspline.paper.experiment import Expectation, Experiment
 
-Scale = Literal["smoke", "laptop", "paper"]
+EXPERIMENTS: dict[str, Experiment] = {
+    "ct": scans.CT_EXPERIMENT,
+    "denoising": denoising.DENOISING,
+    "fitting": fitting.EXPERIMENT,
+    "mri": scans.MRI_EXPERIMENT,
+    "multicoil": scans.MULTICOIL_EXPERIMENT,
+    "regions": denoising.REGIONS,
+    "w1-mixtures": w1_mixtures.EXPERIMENT,
+    "w1-mnist": w1_mnist.EXPERIMENT,
+    "wgan": wgan.EXPERIMENT,
+}
+"""The experiments a recipe can name."""
 SCALES = ("smoke", "laptop", "paper")
 
 
@@ -60,8 +75,12 @@ class Recipe:
 
 def shipped() -> dict[str, Path]:
     """The recipes that come with the package, by name."""
-    folder = Path(str(resources.files("lipspline.paper") / "recipes"))
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    return _toml_files("recipes")
+
+
+def templates() -> dict[str, Path]:
+    """The parts that shipped recipes share, by name: for `extends`, not to be run."""
+    return _toml_files("recipes/templates")
 
 
 def load(recipe: str | os.PathLike[str], scale: str = "paper") -> Recipe:
@@ -73,22 +92,86 @@ def load(recipe: str | os.PathLike[str], scale: str = "paper") -> Recipe:
     """
     checks.one_of("scale", scale, SCALES)
     path = _find(recipe)
-    file = config.build(_File, config.read_toml(path), Place(path.name))
-    _known("experiment", file.experiment, EXPERIMENTS, Place(path.name, ("experiment",)))
-    experiment = EXPERIMENTS[file.experiment]
-    for claim in file.expect.claims:
+    layers = _layers(path)
+    for layer in layers:
+        config.check(_File, layer.tables, layer.place)
+    whole = config.build(_File, _merged(layers), Place(path.name))
+    _known("experiment", whole.experiment, EXPERIMENTS, Place(path.name, ("experiment",)))
+    experiment = EXPERIMENTS[whole.experiment]
+    for claim in whole.expect.claims:
         _known("claim", claim, experiment.claims, Place(path.name, ("expect", "claims")))
-    settings = {each: _settings(experiment, file, each, path.name) for each in dict.fromkeys((scale, "paper"))}
+    for layer in layers:
+        for part in ("base", *SCALES):
+            config.check(experiment.settings, layer.tables.get(part, {}), layer.place / part)
+    settings = {each: _settings(experiment, whole, each, path.name) for each in dict.fromkeys((scale, "paper"))}
     return Recipe(
         name=path.stem,
-        title=file.title,
+        title=whole.title,
         scale=scale,
         experiment=experiment,
         settings=settings[scale],
-        expect=file.expect,
-        minutes=getattr(file.minutes, scale),
+        expect=whole.expect,
+        minutes=getattr(whole.minutes, scale),
         differs=config.differences(config.to_json(settings[scale]), config.to_json(settings["paper"])),
     )
+
+
+def whole_text(recipe: str | os.PathLike[str]) -> str:
+    """A recipe as one TOML document, with all that it extends merged into it."""
+    layers = _layers(_find(recipe))
+    chain = " extends ".join(layer.path.stem for layer in reversed(layers))
+    return f"# {chain}\n{config.to_toml(_merged(layers))}"
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One file of a chain of recipes that extend each other, without the key `extends`."""
+
+    path: Path
+    tables: dict[str, Any]
+
+    @property
+    def place(self) -> Place:
+        return Place(self.path.name)
+
+
+def _layers(path: Path) -> list[_Layer]:
+    """The files that a recipe is made of, from the one that extends nothing to the recipe itself."""
+    layers: list[_Layer] = []
+    while True:
+        tables = config.read_toml(path)
+        parent = tables.pop("extends", None)
+        layers.insert(0, _Layer(path, tables))
+        if parent is None:
+            return layers
+        place = Place(path.name, ("extends",))
+        if not isinstance(parent, str):
+            raise ValueError(f"{place} must be the name of a recipe, a template or a TOML file, but is {parent!r}.")
+        path = _parent(parent, path, place)
+        if path.resolve() in [layer.path.resolve() for layer in layers]:
+            names = [layer.path.name for layer in reversed(layers)]
+            raise ValueError(f"{place} closes a circle: {' extends '.join([*names, path.name])}.")
+
+
+def _parent(name: str, child: Path, place: Place) -> Path:
+    """The file that `extends` names: a TOML file beside the recipe, or a shipped recipe or template."""
+    if name.endswith(".toml"):
+        return child.parent / name
+    known = shipped() | templates()
+    _known("recipe", name, known, place)
+    return known[name]
+
+
+def _merged(layers: Sequence[_Layer]) -> dict[str, Any]:
+    tables: dict[str, Any] = {}
+    for layer in layers:
+        tables = config.merged(tables, layer.tables)
+    return tables
+
+
+def _toml_files(folder: str) -> dict[str, Path]:
+    root = Path(str(resources.files("lipspline.paper"))) / folder
+    return {path.stem: path for path in sorted(root.glob("*.toml"))}
 
 
 def listing() -> dict[str, Any]:
@@ -140,10 +223,7 @@ def _find(recipe: str | os.PathLike[str]) -> Path:
 
 
 def _settings(experiment: Experiment, file: _File, scale: str, name: str) -> Any:
-    changes = getattr(file, scale)
-    config.check(experiment.settings, file.base, Place(name, ("base",)))
-    config.check(experiment.settings, changes, Place(name, (scale,)))
-    return config.build(experiment.settings, config.merged(file.base, changes), Place(name, (scale,)))
+    return config.build(experiment.settings, config.merged(file.base, getattr(file, scale)), Place(name, (scale,)))
 
 
 def _known(what: str, name: str, known: Any, place: Place) -> None:

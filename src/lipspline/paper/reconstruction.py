@@ -1,6 +1,6 @@
 """Plug-and-play with each denoiser against a direct reconstruction: tuned on some images, tested on others.
 
-What single-coil MRI, multi-coil MRI and CT share [sec:exp_pnp]. They differ in their scans and in a `Modality`.
+What single-coil MRI, multi-coil MRI and CT share [sec:exp_pnp]. They differ in their scans and in a `ScanKind`.
 """
 
 import base64
@@ -18,8 +18,8 @@ from lipspline._infra.files import write_whole
 from lipspline.formats.datasets import data_dir
 from lipspline.functional.quality import psnr, ssim
 from lipspline.paper.config import Count, Natural, Positive, Several, to_json
-from lipspline.paper.denoisers import Family, Source
 from lipspline.paper.experiment import Context, Outcome
+from lipspline.paper.networks import Family, Source
 from lipspline.pnp import Problem, Trial, fbs, lipschitz_bound, tune
 from lipspline.training.log import Record
 
@@ -91,7 +91,7 @@ class Final:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class DenoiserComparison:
     """What is compared, on which images.
 
     Args:
@@ -114,7 +114,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Modality:
+class ScanKind:
     """What an experiment does to images.
 
     Args:
@@ -129,7 +129,7 @@ class Modality:
 
 
 @dataclass(frozen=True)
-class Job:
+class ReconstructionJob:
     """One method on one kind of scan; a method without a source is a baseline."""
 
     case: str
@@ -156,35 +156,37 @@ class Job:
         return min(trials, self.search.max_trials) * self.validation.count + tests
 
 
-def jobs(scans: Mapping[str, Any], comparison: Comparison, baselines: Sequence[str]) -> list[Job]:
+def jobs(scans: Mapping[str, Any], comparison: DenoiserComparison, baselines: Sequence[str]) -> list[ReconstructionJob]:
     """Every baseline and every network that has weights, on every scan."""
     c = comparison
     families = {name: source.load(c.search.levels) for name, source in c.networks.items()}
     sources = dict.fromkeys(baselines) | {name: c.networks[name] for name, family in families.items() if family}
     weights = {name: family.checksums() for name, family in families.items() if family}
     return [
-        Job(case, scan, name, source, weights.get(name, {}), c.validation, c.test, c.figure, c.search, c.final)
+        ReconstructionJob(
+            case, scan, name, source, weights.get(name, {}), c.validation, c.test, c.figure, c.search, c.final
+        )
         for case, scan in scans.items()
         for name, source in sources.items()
     ]
 
 
-def run(job: Job, context: Context, modality: Modality) -> Outcome:
+def run(job: ReconstructionJob, context: Context, measurement: ScanKind) -> Outcome:
     """Tune a denoiser on the validation images and reconstruct the test images; every solve done is kept on disk."""
     kept = Kept(context.folder / "solved.json", to_json(job) | {"seed": context.seed})
     tick = _ticker(job, context)
     if job.source is None:
-        numbers, reconstruct = {}, _direct(modality.baselines[job.method])
+        numbers, reconstruct = {}, _direct(measurement.baselines[job.method])
     else:
         family = job.source.load(job.search.levels)
         assert family is not None, "a network without weights has no job"
-        best = _tuned(job, context, modality, family, kept, tick)
+        best = _tuned(job, context, measurement, family, kept, tick)
         denoiser = family.at(best.noise)
         numbers = {"noise": best.noise, "beta": best.beta, "certificate": lipschitz_bound(denoiser)}
         numbers["trials"] = list(kept.under("trial").values())
         reconstruct = _plug_and_play(denoiser, best.beta, job.final)
     for group, images in job.test.items():
-        for name, measure in _cases(images, job.scan, modality, context):
+        for name, measure in _cases(images, job.scan, measurement, context):
             key = f"test/{group}/{name}"
             if key not in kept:
                 problem = measure()
@@ -289,7 +291,9 @@ def _plug_and_play(denoiser: Callable[[Tensor], Tensor], beta: float, final: Fin
     return reconstruct
 
 
-def _tuned(job: Job, context: Context, modality: Modality, family: Family, kept: Kept, tick: Tick) -> Trial:
+def _tuned(
+    job: ReconstructionJob, context: Context, measurement: ScanKind, family: Family, kept: Kept, tick: Tick
+) -> Trial:
     """The best trial on the validation images."""
     search = job.search
     done = [Trial(**{**trial, "scores": tuple(trial["scores"])}) for trial in kept.under("trial").values()]
@@ -301,7 +305,7 @@ def _tuned(job: Job, context: Context, modality: Modality, family: Family, kept:
         tick(job.validation.count, trial.score)
 
     tuning = tune(
-        [measure() for _, measure in _cases(job.validation, job.scan, modality, context)],
+        [measure() for _, measure in _cases(job.validation, job.scan, measurement, context)],
         _grid(family, search),
         search.betas,
         between=family.at if search.continuous else None,
@@ -328,13 +332,16 @@ def _grid(family: Family, search: Search) -> dict[float, Any]:
 
 
 def _cases(
-    images: Images, scan: Any, modality: Modality, context: Context
+    images: Images, scan: Any, measurement: ScanKind, context: Context
 ) -> Iterator[tuple[str, Callable[[], Problem]]]:
     """The images by their number, each with what measures it."""
-    subjects = modality.read(data_dir(context.data) / images.file)
+    subjects = measurement.read(data_dir(context.data) / images.file)
     for number in images.numbers(len(subjects)):
         name = f"{images.file}/{number}"
-        yield str(number), lambda number=number, name=name: modality.measure(subjects[number], scan, name, context.seed)
+        yield (
+            str(number),
+            lambda number=number, name=name: measurement.measure(subjects[number], scan, name, context.seed),
+        )
 
 
 def _scores(value: Tensor, truth: Tensor) -> dict[str, float]:
@@ -343,7 +350,7 @@ def _scores(value: Tensor, truth: Tensor) -> dict[str, float]:
     return {"psnr": psnr(seen, truth).item(), "ssim": ssim(seen, truth).item()}
 
 
-def _ticker(job: Job, context: Context) -> Tick:
+def _ticker(job: ReconstructionJob, context: Context) -> Tick:
     """Tells whoever watches how many images have been solved, and how well."""
     begin, solved = time.perf_counter(), 0
 

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lipspline._infra import ranks
 from lipspline._infra.files import write_whole
@@ -20,10 +22,10 @@ from lipspline.paper import config
 from lipspline.paper.config import to_json
 from lipspline.paper.experiment import Context, Job, Outcome, Report
 from lipspline.paper.recipe import Recipe
-from lipspline.training.log import Observer
+from lipspline.training.log import Observer, Record
 from lipspline.training.loop import Diverged
 
-Watch = Callable[[Job], Observer]
+JobWatch = Callable[[Job], Observer]
 """Gives the observer of a job; called when a job starts, or is found done."""
 
 NAME = re.compile(r"\w[\w.+-]*")
@@ -90,7 +92,7 @@ class Results:
     files: tuple[Path, ...]
 
 
-def reproduce(run: Run, watch: Watch, workers: int = 1) -> Results:
+def reproduce(run: Run, watch: JobWatch, workers: int = 1) -> Results:
     """Run all jobs of a recipe, write `results/LABEL.json` and the figures, and set ours beside the paper's.
 
     Started again, it keeps the jobs that are done and goes on in the middle of those that were not.
@@ -109,7 +111,7 @@ def reproduce(run: Run, watch: Watch, workers: int = 1) -> Results:
     return Results(document, report, summary(run, report), (path, *figures))
 
 
-def work(run: Run, watch: Watch) -> dict[str, Outcome]:
+def work(run: Run, watch: JobWatch) -> dict[str, Outcome]:
     """Run every job that no other process has claimed, and wait for the others; returns all outcomes by name.
 
     Any number of processes may work on one run folder, also from several machines that share it.
@@ -125,7 +127,7 @@ def work(run: Run, watch: Watch) -> dict[str, Outcome]:
     return {job.name: done[job.name] for job in jobs}
 
 
-def _attempt(run: Run, job: Job, watch: Watch) -> Outcome | None:
+def _attempt(run: Run, job: Job, watch: JobWatch) -> Outcome | None:
     """The outcome of a job if it is done or can be run now; None if another process runs it, or must come first."""
     if run.outcome(job.name).is_file():
         return run_job(run, job, watch(job))
@@ -284,3 +286,34 @@ def _draw(path: Path, draw: Callable[[], Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     draw().savefig(path, dpi=110)
     return path
+
+
+@contextmanager
+def progress(jobs: Sequence[Job], console: Console) -> Iterator[JobWatch]:
+    """Show how far the jobs are; yields what gives each job its observer."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as bar:
+        every = bar.add_task("", total=sum(job.steps for job in jobs))
+        current = bar.add_task("", total=None)
+        started: list[Job] = []
+
+        def watch(job: Job) -> Observer:
+            before = sum(job.steps for job in started)
+            started.append(job)
+            bar.update(every, completed=before, description=f"job {len(started)} of {len(jobs)}")
+            bar.reset(current, description=job.name, total=job.steps)
+
+            def observe(record: Record) -> None:
+                bar.update(current, completed=record.step, description=f"{job.name} ({_score_text(record)})")
+                bar.update(every, completed=before + record.step)
+
+            return observe
+
+        yield watch
+
+
+def _score_text(record: Record) -> str:
+    """The losses of a training; of what is not trained, the metrics."""
+    if record.losses:
+        return f"loss {', '.join(f'{value:.3g}' for value in record.losses.values())}"
+    return ", ".join(f"{name} {value:.4g}" for name, value in record.metrics.items())

@@ -11,26 +11,34 @@ from lipspline._infra.randomness import generator
 from lipspline.functional.transport import Mixture, discrete_w1, push_along_rays, random_mixture
 from lipspline.paper import figures
 from lipspline.paper.config import Count, Natural, Positive, Several, nearest
-from lipspline.paper.experiment import Context, Expectation, Experiment, Outcome, Report, Verdict
-from lipspline.paper.networks import NetworkSpec
-from lipspline.paper.potential import (
-    Options,
-    Training,
+from lipspline.paper.experiment import (
+    Context,
+    Expectation,
+    Experiment,
+    Outcome,
+    Report,
+    Table,
+    Value,
+    Verdict,
     all_certified,
+    spread,
+)
+from lipspline.paper.networks import (
+    NetworkSpec,
+    Options,
+    PotentialTraining,
     check_cases,
     in_case,
     learn,
     relu_lowest,
-    spread,
 )
-from lipspline.paper.tables import Table, Value
 from lipspline.training.tasks import Sampler, dual_estimate
 
 PairKind = Literal["mixture", "translation", "min-funnel"]
 
 
 @dataclass(frozen=True)
-class Estimate:
+class MonteCarlo:
     """The Monte-Carlo estimate of [wasserstein] with the learned potential: `runs` times on fresh samples."""
 
     samples: Count
@@ -63,13 +71,13 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Settings:
+class MixtureSettings:
     """What [tab:wasserstein_bigaussian] compares, and the pairs with a known distance."""
 
     dimensions: Several[Count]
     pair_seed: Natural
-    training: Training
-    estimate: Estimate
+    training: PotentialTraining
+    estimate: MonteCarlo
     networks: dict[str, NetworkSpec]
     known: Known
     check: Check
@@ -82,7 +90,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Pair:
+class DistributionPair:
     """Two distributions in dimension `dimension`, fixed by `seed`; all but a mixture have a known distance."""
 
     kind: PairKind
@@ -93,14 +101,14 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Job:
+class MixtureJob:
     """One network, trained as the potential of one pair."""
 
     network: str
     spec: NetworkSpec
-    pair: Pair
-    training: Training
-    estimate: Estimate
+    pair: DistributionPair
+    training: PotentialTraining
+    estimate: MonteCarlo
     discrete: int = 0
 
     @property
@@ -112,13 +120,13 @@ class Job:
         return self.training.steps
 
 
-def mixtures(pair: Pair) -> tuple[Mixture, Mixture]:
+def mixtures(pair: DistributionPair) -> tuple[Mixture, Mixture]:
     """The two random mixtures of a pair [sec:EvalExp]."""
     stream = generator(pair.seed, "mixtures", pair.dimension)
     return random_mixture(pair.dimension, stream), random_mixture(pair.dimension, stream)
 
 
-def mover(pair: Pair) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+def mover(pair: DistributionPair) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     """How samples `(B, N)` of the first distribution move to the second: their images, and the lengths `(B,)`.
 
     The moves are an optimal plan, so the distance of samples and images is exactly the mean length.
@@ -134,7 +142,7 @@ def mover(pair: Pair) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     return lambda x: push_along_rays(x, centres, heights, length)
 
 
-def sampler(pair: Pair) -> Sampler:
+def sampler(pair: DistributionPair) -> Sampler:
     """Independent samples of both distributions."""
     first, second = mixtures(pair)
     if pair.kind == "mixture":
@@ -143,30 +151,30 @@ def sampler(pair: Pair) -> Sampler:
     return lambda count, generator: (first.sample(count, generator), move(first.sample(count, generator))[0])
 
 
-def jobs(settings: Settings) -> list[Job]:
+def jobs(settings: MixtureSettings) -> list[MixtureJob]:
     """The paper's pairs, those with a known distance, and the small ones for discrete transport."""
     known, check = settings.known, settings.check
     seed = settings.pair_seed
-    pairs = [Pair("mixture", dimension, seed) for dimension in settings.dimensions]
+    pairs = [DistributionPair("mixture", dimension, seed) for dimension in settings.dimensions]
     pairs += [
-        Pair(kind, dimension, seed, known.distance, known.funnels)
+        DistributionPair(kind, dimension, seed, known.distance, known.funnels)
         for kind in known.kinds
         for dimension in known.dimensions
     ]
-    small = [Pair("mixture", check.dimension, seed)]
-    small += [Pair(kind, check.dimension, seed, known.distance, known.funnels) for kind in known.kinds]
+    small = [DistributionPair("mixture", check.dimension, seed)]
+    small += [DistributionPair(kind, check.dimension, seed, known.distance, known.funnels) for kind in known.kinds]
     return [
         *(_job(settings, name, pair) for pair in pairs for name in settings.networks),
         *(replace(_job(settings, check.network, pair), discrete=check.samples) for pair in small),
     ]
 
 
-def _job(settings: Settings, name: str, pair: Pair) -> Job:
+def _job(settings: MixtureSettings, name: str, pair: DistributionPair) -> MixtureJob:
     spec = in_case(settings.networks[name], settings.options, str(pair.dimension), name)
-    return Job(name, spec, pair, settings.training, settings.estimate)
+    return MixtureJob(name, spec, pair, settings.training, settings.estimate)
 
 
-def run(job: Job, context: Context) -> Outcome:
+def run(job: MixtureJob, context: Context) -> Outcome:
     """Train a potential, certify it, and estimate the distance with it."""
     dimension = job.pair.dimension
     potential = learn(job, job.spec, dimension, sampler(job.pair), job.training, context, context.seed)
@@ -174,7 +182,7 @@ def run(job: Job, context: Context) -> Outcome:
     return Outcome(numbers, potential.evidence.seconds)
 
 
-def _estimates(job: Job, potential: nn.Module, seed: int) -> dict[str, Any]:
+def _estimates(job: MixtureJob, potential: nn.Module, seed: int) -> dict[str, Any]:
     """Estimates on fresh samples, with the truth where it is known.
 
     Where it is, the second samples are the first ones moved: then the estimate of a 1-Lipschitz potential is below
@@ -194,13 +202,13 @@ def _estimates(job: Job, potential: nn.Module, seed: int) -> dict[str, Any]:
     return numbers | (_discrete(job, potential, seed) if job.discrete else {})
 
 
-def _discrete(job: Job, potential: nn.Module, seed: int) -> dict[str, float]:
+def _discrete(job: MixtureJob, potential: nn.Module, seed: int) -> dict[str, float]:
     """The exact distance of a few samples, and the estimate on them, which weak duality puts below it."""
     x, y = sampler(job.pair)(job.discrete, generator(seed, "discrete"))
     return {"discrete": discrete_w1(x, y), "discrete_estimate": dual_estimate(potential, x, y)}
 
 
-def report(settings: Settings, outcomes: Mapping[str, Outcome], expect: Expectation) -> Report:
+def report(settings: MixtureSettings, outcomes: Mapping[str, Outcome], expect: Expectation) -> Report:
     """The paper's table, the relative errors on the known pairs, and the comparison with discrete transport."""
     every = jobs(settings)
     results = {(job.pair.kind, str(job.pair.dimension), job.network): outcomes[job.name].numbers for job in every}
@@ -262,7 +270,7 @@ def _by_row(cells: Mapping[tuple[str, str], Value], rows: list[str]) -> dict[str
 
 
 EXPERIMENT = Experiment(
-    Settings,
+    MixtureSettings,
     ("relu-lowest", "below-truth", "best-within-5-percent", "certified"),
     jobs,
     run,

@@ -10,19 +10,16 @@ from torch import Tensor, nn
 from lipspline._infra import checks, randomness
 from lipspline.paper import figures
 from lipspline.paper.config import Count, Positive, Several
-from lipspline.paper.experiment import Context, Expectation, Experiment, Outcome, Report
-from lipspline.paper.networks import NetworkSpec
-from lipspline.paper.potential import (
+from lipspline.paper.experiment import Context, Expectation, Experiment, Outcome, Report, Table, all_certified, spread
+from lipspline.paper.networks import (
+    NetworkSpec,
     Options,
-    Training,
-    all_certified,
+    PotentialTraining,
     check_cases,
     in_case,
     learn,
     relu_lowest,
-    spread,
 )
-from lipspline.paper.tables import Table
 from lipspline.paper.wgan import digits, sample, trained_generator
 from lipspline.training.tasks import Sampler, dual_estimate
 
@@ -30,7 +27,7 @@ SPLIT = 54_000  # the training set's last 6,000 images validate the potential
 
 
 @dataclass(frozen=True)
-class Settings:
+class DigitsSettings:
     """What [tab:wasserstein_results] compares.
 
     Args:
@@ -60,13 +57,13 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Job:
+class DigitsJob:
     """One network, trained once."""
 
     network: str
     spec: NetworkSpec
     number: int
-    training: Training
+    training: PotentialTraining
     images: int
     gan: str
     generator: str
@@ -81,12 +78,12 @@ class Job:
         return self.training.steps
 
 
-def jobs(settings: Settings) -> list[Job]:
+def jobs(settings: DigitsSettings) -> list[DigitsJob]:
     """One job for each depth, network and run."""
     steps = max(1, settings.epochs * settings.images // settings.batch)
-    training = Training(steps, settings.lr, settings.batch, settings.schedule)
+    training = PotentialTraining(steps, settings.lr, settings.batch, settings.schedule)
     return [
-        Job(
+        DigitsJob(
             name,
             replace(in_case(spec, settings.options, str(depth), name), depth=depth),
             number,
@@ -113,7 +110,7 @@ def sampler(images: Tensor, generate: nn.Module, latent: int) -> Sampler:
     return draw
 
 
-def run(job: Job, context: Context) -> Outcome:
+def run(job: DigitsJob, context: Context) -> Outcome:
     """Train a potential on the training images, and estimate the distance on validation and test images."""
     images = digits("train", context.data).images
     generate, latent = trained_generator(context.sibling(job.gan), job.gan, job.generator)
@@ -128,7 +125,7 @@ def run(job: Job, context: Context) -> Outcome:
     return Outcome(numbers, potential.evidence.seconds)
 
 
-def report(settings: Settings, outcomes: Mapping[str, Outcome], expect: Expectation) -> Report:
+def report(settings: DigitsSettings, outcomes: Mapping[str, Outcome], expect: Expectation) -> Report:
     """Mean and deviation of the estimates on the test images, by depth and network."""
     values: dict[str, dict[str, list[float]]] = {}
     for job in jobs(settings):
@@ -144,4 +141,4 @@ def report(settings: Settings, outcomes: Mapping[str, Outcome], expect: Expectat
     )
 
 
-EXPERIMENT = Experiment(Settings, ("relu-lowest", "certified"), jobs, run, report)
+EXPERIMENT = Experiment(DigitsSettings, ("relu-lowest", "certified"), jobs, run, report)

@@ -19,9 +19,8 @@ from lipspline.networks.gan import critic, digit_classifier, generator
 from lipspline.networks.inference import plain
 from lipspline.paper import figures
 from lipspline.paper.config import Amount, Count, Positive, to_json
-from lipspline.paper.experiment import Context, Expectation, Experiment, Outcome, Report, Verdict
+from lipspline.paper.experiment import Context, Expectation, Experiment, Outcome, Report, Table, Verdict
 from lipspline.paper.networks import Activation, check_options
-from lipspline.paper.tables import Table
 from lipspline.training.loop import Plan, fit
 from lipspline.training.optim import Player, cosine
 from lipspline.training.tasks import Pairs, WassersteinGAN, classification
@@ -70,7 +69,7 @@ class ActivationSpec:
 
 
 @dataclass(frozen=True)
-class Training:
+class GanTraining:
     """How the two players are trained; `images` of the training set are used."""
 
     images: Count
@@ -102,10 +101,10 @@ class ClassifierSpec:
 
 
 @dataclass(frozen=True)
-class Settings:
+class GanSettings:
     """What [tab:inception_scores] compares."""
 
-    training: Training
+    training: GanTraining
     generator: GeneratorSpec
     critic: CriticSpec
     networks: dict[str, ActivationSpec]
@@ -126,14 +125,14 @@ class ClassifierJob:
 
 
 @dataclass(frozen=True)
-class Job:
+class GanJob:
     """Train one GAN and score its digits."""
 
     name: str
     activation: ActivationSpec
     generator: GeneratorSpec
     critic: CriticSpec
-    training: Training
+    training: GanTraining
     score_samples: int
 
     @property
@@ -158,23 +157,23 @@ def inception_score(probabilities: Tensor) -> float:
     return round(divergence.mean().exp().item(), 12)
 
 
-def jobs(settings: Settings) -> list[ClassifierJob | Job]:
+def jobs(settings: GanSettings) -> list[ClassifierJob | GanJob]:
     """The classifier first, then a GAN for each activation."""
     return [
         ClassifierJob(settings.classifier),
         *(
-            Job(name, spec, settings.generator, settings.critic, settings.training, settings.score_samples)
+            GanJob(name, spec, settings.generator, settings.critic, settings.training, settings.score_samples)
             for name, spec in settings.networks.items()
         ),
     ]
 
 
-def needs(job: ClassifierJob | Job) -> tuple[str, ...]:
+def needs(job: ClassifierJob | GanJob) -> tuple[str, ...]:
     """A GAN is scored by the classifier."""
     return () if isinstance(job, ClassifierJob) else ("classifier",)
 
 
-def run(job: ClassifierJob | Job, context: Context) -> Outcome:
+def run(job: ClassifierJob | GanJob, context: Context) -> Outcome:
     """Train the classifier, or one GAN."""
     return _run_classifier(job, context) if isinstance(job, ClassifierJob) else _run_gan(job, context)
 
@@ -192,7 +191,7 @@ def _run_classifier(job: ClassifierJob, context: Context) -> Outcome:
     return Outcome({"accuracy": evidence.metrics["accuracy"]}, evidence.seconds)
 
 
-def _run_gan(job: Job, context: Context) -> Outcome:
+def _run_gan(job: GanJob, context: Context) -> Outcome:
     training, options = job.training, job.activation
     images = digits("train", context.data).images[: training.images]
     generate = _seeded(context.seed, job.generator.build)
@@ -272,7 +271,7 @@ def _bytes(images: Tensor) -> list[list[int]]:
     return (images.flatten(1) * 255).round().int().tolist()
 
 
-def report(settings: Settings, outcomes: Mapping[str, Outcome], expect: Expectation) -> Report:
+def report(settings: GanSettings, outcomes: Mapping[str, Outcome], expect: Expectation) -> Report:
     """The scores [tab:inception_scores] and the digits [fig:gan_samples]."""
     scores = {name: (outcomes[name].numbers["inception_score"],) for name in settings.networks}
     tables = (
@@ -305,4 +304,4 @@ def _verdicts(scores: Mapping[str, tuple[float, ...]], outcomes: Mapping[str, Ou
     }
 
 
-EXPERIMENT = Experiment(Settings, ("relu-lowest", "lls-best", "classifier", "certified"), jobs, run, report, needs)
+EXPERIMENT = Experiment(GanSettings, ("relu-lowest", "lls-best", "classifier", "certified"), jobs, run, report, needs)

@@ -5,8 +5,8 @@ import torch
 
 from lipspline.networks.builders import denoiser
 from lipspline.networks.files import save
-from lipspline.paper import denoisers
-from lipspline.paper.denoisers import Family, Source
+from lipspline.paper import networks
+from lipspline.paper.networks import Family, Source
 from lipspline.pnp import lipschitz_bound
 
 
@@ -49,8 +49,8 @@ def test_files_of_ones_own_are_read_by_noise_level(tmp_path):
 
 
 def test_what_ships_is_used_and_what_does_not_is_left_out(monkeypatch):
-    monkeypatch.setattr(denoisers, "available", lambda: {("lls", 5): "", ("lls", 15): "", ("av", 15): ""})
-    monkeypatch.setattr(denoisers, "_shipped", lambda activation, noise: (activation, noise))
+    monkeypatch.setattr(networks, "available", lambda: {("lls", 5): "", ("lls", 15): "", ("av", 15): ""})
+    monkeypatch.setattr(networks, "_shipped", lambda activation, noise: (activation, noise))
     family = Source(activation="lls").load((5, 10, 15))
     assert family is not None
     assert dict(family.trained) == {5: ("lls", 5), 15: ("lls", 15)}
@@ -59,8 +59,8 @@ def test_what_ships_is_used_and_what_does_not_is_left_out(monkeypatch):
 
 def test_only_the_levels_asked_for_are_used(monkeypatch, tmp_path):
     """To be fair, all networks of a table use the same."""
-    monkeypatch.setattr(denoisers, "available", lambda: {("lls", 5): "", ("lls", 15): "", ("av", 15): ""})
-    monkeypatch.setattr(denoisers, "_shipped", lambda activation, noise: (activation, noise))
+    monkeypatch.setattr(networks, "available", lambda: {("lls", 5): "", ("lls", 15): "", ("av", 15): ""})
+    monkeypatch.setattr(networks, "_shipped", lambda activation, noise: (activation, noise))
     family = Source(activation="lls").load((15,))
     assert family is not None
     assert dict(family.trained) == {15: ("lls", 15)}

@@ -1,6 +1,6 @@
 """Tables of results: ours above the paper's, the best marked."""
 
-from lipspline.paper.tables import Table
+from lipspline.paper.experiment import Table
 
 
 def test_a_table_shows_ours_above_the_papers_and_stars_the_best():
