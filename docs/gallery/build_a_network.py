@@ -48,5 +48,5 @@ print(f"largest ratio of 10,000 pairs: {ratio.max():.4f}")
 # %%
 # Looking at pairs proves nothing. [The certificate](certify.py) does.
 
-certificate = ls.certify(network)
+certificate = ls.certify(network, input_shape=(2,))
 print(f"{certificate.lower:.6f} <= Lipschitz constant <= {certificate.upper:.6f}")

@@ -1,8 +1,8 @@
 # %%
 # # Certify a network
 #
-# `ls.certify` bounds the Lipschitz constant of a network from above, by a proof, and from below, by the steepest
-# direction it could find. Where the two meet nothing is left to know.
+# `ls.certify` bounds the Lipschitz constant of a network from above, by a proof. Told the shape of an input it also
+# looks from below, for the steepest direction it can find. Where the two meet nothing is left to know.
 
 import torch
 from torch import nn
@@ -27,7 +27,7 @@ assert ls.certify(final).upper <= 1
 # steepest directions of one layer need not be those of the next.
 
 ordinary = nn.Sequential(nn.Linear(10, 50), nn.ReLU(), nn.Linear(50, 50), nn.ReLU(), nn.Linear(50, 1))
-certificate = ls.certify(ordinary)
+certificate = ls.certify(ordinary, input_shape=(10,))
 print(f"{certificate.lower:.3f} <= Lipschitz constant <= {certificate.upper:.3f}")
 
 # %%

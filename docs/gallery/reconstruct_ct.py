@@ -50,7 +50,7 @@ denoiser = ls.declare(mean_over_shifts, upper=1.0, reason="a mean of proximal op
 # The certificate repeats that the bound is vouched for, and says which estimates hold.
 
 solution = ls.pnp.fbs(y, H, denoiser, beta=0.5, tol=1e-4, accelerate=True, max_steps=300)
-print(ls.certify(denoiser, steps=0))
+print(ls.certify(denoiser))
 print(solution)
 
 # %%

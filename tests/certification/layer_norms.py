@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lipspline.certification.proof import certify
+from lipspline.certification import certify
 from lipspline.nn import (
     LinearSpline,
 )
@@ -27,7 +27,7 @@ def norm(layer: nn.Module, *shape: int) -> float:
 
 
 def upper(layer: nn.Module) -> float:
-    return certify(layer, steps=0).upper
+    return certify(layer).upper
 
 
 def learned(channels: int, size: float = 1.0, **options) -> LinearSpline:
@@ -37,3 +37,13 @@ def learned(channels: int, size: float = 1.0, **options) -> LinearSpline:
         spline.coefficients.add_(size * spline.radius * torch.randn_like(spline.coefficients))
         spline.log_scale.add_(0.5 * torch.randn_like(spline.log_scale))
     return spline
+
+
+def ill_conditioned() -> nn.Linear:
+    """A layer of torch that is orthogonal in float64, but not in the float32 it runs with: its norm is above 1."""
+    generator = torch.Generator().manual_seed(0)
+    layer = nn.utils.parametrizations.orthogonal(nn.Linear(8, 8))
+    with torch.no_grad():
+        raw = layer.parametrizations.weight.original  # type: ignore[union-attr]
+        raw.copy_(1e5 * torch.randn(8, 8, generator=generator))
+    return layer

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipspline.certification.proof import declare
+from lipspline.certification import declare
 from lipspline.certification.round_off import UnknownRoundOff, evaluate_exactly
 from lipspline.networks.builders import denoiser as build_denoiser
 from lipspline.networks.rescale import Rescaled

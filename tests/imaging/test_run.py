@@ -113,7 +113,7 @@ def test_the_document_is_json_with_means_over_the_slices(strength, tmp_path):
 
 def test_a_denoiser_that_is_not_1_lipschitz_is_refused(strength, tmp_path):
     """The hypothesis of [eq:pnp_fbs] is checked on the very network that would run."""
-    from lipspline.certification.proof import declare
+    from lipspline.certification import declare
 
     loud = replace(strength, denoiser=declare(lambda x: 2 * x, 2.0, "doubles"))
     with pytest.raises(ValueError, match="Lipschitz with constant 2"):

@@ -137,7 +137,7 @@ DAMAGE = [
     (without_a_tensor, True, "tensor '0.weight' should have shape (4, 1, 3, 3), but has None."),
     (with_another_tensor, True, "tensor '9.weight' should have shape None, but has (1,)."),
     (with_a_wrong_shape, True, "tensor '0.weight' should have shape (4, 1, 3, 3), but has (4, 1, 3, 2)."),
-    (with_nan, True, "Parameter '0.bias' has 4 NaN or infinite value(s) of 4."),
+    (with_nan, True, "Layer '0' (Conv2d): Parameter 'bias' has 4 NaN or infinite value(s) of 4."),
     (with_a_negative_scale, True, "The scales of a FoldedSpline must be positive"),
     (with_integers, True, "tensor '0.weight' should have shape (4, 1, 3, 3), but has (4, 1, 3, 3) of type I64."),
 ]  # fmt: skip

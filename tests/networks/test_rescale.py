@@ -29,16 +29,16 @@ def test_factors_multiply():
 def test_the_certificate_is_that_of_the_denoiser(factor):
     """[sec:exp_pnp]: no round-off of c · (1/c) spoils a bound of 1."""
     model = plain(denoiser("lls", channels=4, depth=2))
-    upper = certify(model, steps=0).upper
+    upper = certify(model).upper
     assert upper <= 1
     assert lipschitz_bound(Rescaled(model, factor)) == upper
-    assert certify(Rescaled(model, factor), steps=0).upper == upper
+    assert certify(Rescaled(model, factor)).upper == upper
 
 
 def test_a_stretched_denoiser_stays_stretched():
     stretched = nn.Linear(1, 1, bias=False)
     stretched.weight.data.fill_(2.0)
-    assert certify(Rescaled(stretched, 0.25), steps=0).upper == pytest.approx(2.0, rel=1e-6)
+    assert certify(Rescaled(stretched, 0.25)).upper == pytest.approx(2.0, rel=1e-6)
     assert Rescaled(stretched, 0.25)(torch.tensor([[1.0]])).item() == 2.0
 
 
@@ -57,9 +57,9 @@ def test_rescaled_parameters_are_the_rescaled_denoiser(activation, fold):
     model = plain(model) if fold else model
     x = torch.rand(2, 1, 9, 9, dtype=torch.float64)
     expected = Rescaled(model, 0.4)(x)
-    upper = certify(model, steps=0).upper
+    upper = certify(model).upper
     torch.testing.assert_close(rescale_(model, 0.4)(x), expected)
-    assert certify(model, steps=0).upper == upper
+    assert certify(model).upper == upper
 
 
 def test_a_layer_that_is_not_known_to_scale_is_refused():
@@ -83,7 +83,7 @@ def test_more_noise_is_served_by_rescaling_and_less_by_averaging(noise, kind):
     changed = serve_(model, 15, noise)
     assert isinstance(changed, Network)
     torch.testing.assert_close(changed(x), expected, rtol=1e-5, atol=1e-6)
-    assert certify(changed, steps=0).upper <= 1
+    assert certify(changed).upper <= 1
 
 
 def test_an_average_can_be_rescaled():

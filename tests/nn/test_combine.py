@@ -1,4 +1,4 @@
-"""Averages with the identity, and scalings."""
+"""Averages with the identity, sums, concatenations, and scalings."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lipspline.nn import Averaged, Scaled
+from lipspline.nn import Averaged, Concatenated, Scaled, Sum
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.5, 0.9, 1, 1.0])
@@ -54,3 +54,25 @@ def test_scaled_refuses_what_is_no_number(factor: float):
     """A network scaled by NaN or infinity has no Lipschitz constant."""
     with pytest.raises(ValueError, match=rf"^factor must be a finite number, but is {factor}\.$"):
         Scaled(factor)
+
+
+def test_sums_add_outputs_and_concatenations_join_them():
+    """Against torch."""
+    x = torch.randn(3, 2)
+    torch.testing.assert_close(Sum(nn.Identity(), nn.ReLU(), Scaled(2.0))(x), 3 * x + x.relu())
+    torch.testing.assert_close(Concatenated(nn.Tanh(), nn.ReLU())(x), torch.cat([x.tanh(), x.relu()], dim=1))
+    torch.testing.assert_close(Concatenated(nn.Tanh(), nn.ReLU(), dim=0)(x), torch.cat([x.tanh(), x.relu()]))
+    assert "dim=0" in repr(Concatenated(nn.Tanh(), dim=0))
+
+
+def test_a_sum_refuses_to_broadcast():
+    """A column added to a matrix counts several times."""
+    with pytest.raises(ValueError, match=r"outputs of one shape, but got \(3, 2\) and \(3, 1\)\.$"):
+        Sum(nn.Identity(), nn.Linear(2, 1))(torch.randn(3, 2))
+
+
+@pytest.mark.parametrize("kind", [Sum, Concatenated])
+def test_nothing_cannot_be_combined(kind):
+    """At least one branch."""
+    with pytest.raises(ValueError, match=r"^The number of branches must be at least 1, but is 0"):
+        kind()

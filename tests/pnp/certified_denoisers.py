@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lipspline.certification.proof import Declared, declare
+from lipspline.certification import Declared, declare
 from lipspline.operators import LinearOperator
 
 

@@ -19,7 +19,7 @@ from certified_denoisers import (
 )
 from torch import Tensor, nn
 
-from lipspline.certification.proof import declare
+from lipspline.certification import declare
 from lipspline.operators import (
     MRI,
     Blur,

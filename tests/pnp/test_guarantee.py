@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from lipspline.certification.proof import declare
+from lipspline.certification import declare
 from lipspline.models import load, save
 from lipspline.networks import denoiser
 from lipspline.operators import MRI, Matrix, cartesian_mask

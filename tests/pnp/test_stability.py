@@ -6,7 +6,7 @@ import pytest
 import torch
 from certified_denoisers import averaging_map, haar_frame, linear, network, random_nonexpansive_matrix, soft_threshold
 
-from lipspline.certification.proof import declare
+from lipspline.certification import declare
 from lipspline.operators import (
     MRI,
     Blur,

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from lipspline.certification.proof import declare
+from lipspline.certification import declare
 from lipspline.operators import Identity, Matrix
 from lipspline.pnp import Problem, fbs, tune
 

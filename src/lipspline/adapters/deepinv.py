@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lipspline._infra import checks
 from lipspline.adapters.foreign import Norm, wrap
-from lipspline.certification.proof import certify
+from lipspline.certification import certify
 from lipspline.operators.base import LinearOperator
 from lipspline.operators.space import Field, Space
 from lipspline.pnp.fbs import denoise
@@ -101,7 +101,7 @@ class AnyNoise(nn.Module):
 
     def __init__(self, denoiser: nn.Module, noise: float, *, colors: int = 1):
         super().__init__()
-        self.certificate = certify(denoiser, steps=0)
+        self.certificate = certify(denoiser)
         if self.certificate.upper > 1:
             raise ValueError(
                 f"The denoiser is certified to be Lipschitz with constant {self.certificate.upper:.9g}, above 1. "

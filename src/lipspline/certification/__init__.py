@@ -1,11 +1,20 @@
 """Proven Lipschitz bounds of layers and networks, and the search for the largest ratio from below."""
 
-from lipspline.certification.proof import (
-    Certificate,
-    certify,
-    declare,
-    layer_bound,
-    register_rule,
-)
+from lipspline.certification import composites, linear_rules, other_rules  # they register their rules
+from lipspline.certification.certificate import Certificate, LayerBound
+from lipspline.certification.proof import Declared, certify, declare, layer_bound, register_rule
+from lipspline.certification.search import estimate_lower
 
-__all__ = ["Certificate", "certify", "declare", "layer_bound", "register_rule"]
+__all__ = [
+    "Certificate",
+    "Declared",
+    "LayerBound",
+    "certify",
+    "composites",
+    "declare",
+    "estimate_lower",
+    "layer_bound",
+    "linear_rules",
+    "other_rules",
+    "register_rule",
+]

@@ -16,7 +16,7 @@ from lipspline.certification.proof import layer_bound
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
 from lipspline.nn.combine import Averaged, Scaled
 from lipspline.nn.convolutions import SampleUnshuffle
-from lipspline.nn.fold import fold
+from lipspline.nn.fold import freeze
 from lipspline.nn.inference import FoldedSpline, FreeKnotSpline, InferenceConv2d, InferenceSequential
 
 EPS = torch.finfo(torch.float64).eps
@@ -61,7 +61,7 @@ def evaluate_exactly(model: nn.Module, x: Tensor, error: Tensor) -> tuple[Tensor
     Raises `UnknownRoundOff` for a layer without a rule.
 
     Args:
-        model: folded first; its weights are taken as exact.
+        model: its weights, as they run, are taken as exact.
         x: real images `(B, ...)` of float64.
         error: bound `(B,)` on the distance of `x` to the images meant.
 
@@ -70,7 +70,7 @@ def evaluate_exactly(model: nn.Module, x: Tensor, error: Tensor) -> tuple[Tensor
         >>> 0 < float(error) < 1e-15
         True
     """
-    return _run(fold(model).double(), x, error.double())
+    return _run(freeze(model).double(), x, error.double())
 
 
 def _run(module: nn.Module, x: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,45 +1,72 @@
-"""Lower bounds on Lipschitz constants: the largest ratio of distances that is really seen."""
+"""Lipschitz constants from below: the largest ratio of distances that is really seen."""
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
+from lipspline._infra import checks
+from lipspline.nn.fold import freeze
 
-def lower_bound(
-    model: nn.Module, input_shape: tuple[int, ...] | None, inputs: Tensor | None, steps: int
-) -> float | None:
-    """Largest ratio of distances found by power iteration on Jacobians; None where the input shape is unknown."""
+Function = Callable[[Tensor], Tensor]
+
+
+def estimate_lower(
+    model: nn.Module, input_shape: tuple[int, ...] | None = None, *, inputs: Tensor | None = None, steps: int = 20
+) -> float:
+    """The largest ratio of distances found by power iteration on Jacobians: a lower bound on the Lipschitz constant.
+
+    The model is copied, with the weights it runs with, and measured in float64.
+
+    Args:
+        model: any module that maps one tensor to one tensor.
+        input_shape: shape of one input, with or without batch; guessed from the first layer if not given.
+        inputs: a batch around which to look; four random inputs if not given.
+        steps: power iterations on the Jacobian.
+
+    Example:
+        >>> print(f"{estimate_lower(nn.LeakyReLU(0.5), inputs=-torch.ones(3, 4)):.3f}")
+        0.500
+    """
+    checks.at_least("steps", steps, 1)
+    model = freeze(model)
     if inputs is None:
-        shape = _one_input(input_shape, _input_shape(model))
-        if shape is None:
-            return None
+        shape = _one_input(input_shape, _guess(model))
         inputs = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0))
-    single = copy.deepcopy(model).float()
+    inputs = inputs.detach().to(next((p.device for p in model.parameters()), inputs.device))
+    single = _reading_only(copy.deepcopy(model).float())
     _check_accepts(single, inputs.float())
     directions = _steepest_directions(single, inputs.float(), steps)
-    return float(_ratios(model.double(), inputs.double(), _normalized(directions.double())).max())
+    return float(_ratios(_reading_only(model.double()), inputs.double(), _normalized(directions.double())).max())
+
+
+def _reading_only(model: nn.Module) -> Function:
+    """The same function where the first layer works in place."""
+    return lambda x: model(x.clone())
 
 
 @torch.no_grad()
-def _check_accepts(model: nn.Module, inputs: Tensor) -> None:
+def _check_accepts(model: Function, inputs: Tensor) -> None:
     try:
         model(inputs)
     except RuntimeError as error:
         raise ValueError(
             f"The model does not take inputs of shape {tuple(inputs.shape)} ({error}). Give input_shape, the shape of "
-            f"one input without batch, or steps=0 to leave out the lower bound."
+            f"one input without batch."
         ) from error
 
 
-def _one_input(given: tuple[int, ...] | None, guess: tuple[int, ...] | None) -> tuple[int, ...] | None:
+def _one_input(given: tuple[int, ...] | None, guess: tuple[int, ...] | None) -> tuple[int, ...]:
     """The shape without batch; one dimension more than the first layer asks for is the batch."""
-    if given is None or guess is None:
-        return given or guess
-    return given[1:] if len(given) == len(guess) + 1 else given
+    if given is None:
+        if guess is None:
+            raise ValueError("The first layer does not say what inputs it takes. Give input_shape, that of one input.")
+        return guess
+    return given[1:] if guess is not None and len(given) == len(guess) + 1 else given
 
 
-def _input_shape(model: nn.Module) -> tuple[int, ...] | None:
+def _guess(model: nn.Module) -> tuple[int, ...] | None:
     """The input shape that the first layer with a weight suggests."""
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
@@ -53,7 +80,7 @@ def _input_shape(model: nn.Module) -> tuple[int, ...] | None:
     return None
 
 
-def _steepest_directions(model: nn.Module, x: Tensor, steps: int) -> Tensor:
+def _steepest_directions(model: Function, x: Tensor, steps: int) -> Tensor:
     """Unit directions close to the top singular vectors of the Jacobian at each input of a batch."""
     v = torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).to(x)
     pullback = torch.func.vjp(model, x)[1]
@@ -68,7 +95,7 @@ def _normalized(v: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _ratios(model: nn.Module, x: Tensor, directions: Tensor, length: float = 1e-4) -> Tensor:
+def _ratios(model: Function, x: Tensor, directions: Tensor, length: float = 1e-4) -> Tensor:
     """Ratios |f(x + v) - f(x)| / |v| for short steps v along given directions: true lower bounds.
 
     The smaller of difference quotient and derivative: kinks can inflate the derivative, and rounding (behind a large

@@ -55,7 +55,7 @@ class Strength:
     @cached_property
     def upper(self) -> float:
         """The certified Lipschitz bound of the denoiser."""
-        return certify(self.denoiser, steps=0).upper
+        return certify(self.denoiser).upper
 
 
 def choose(model: str, noise: float | Auto, beta: float | Auto, problem: Problem, prior: float = PRIOR) -> Strength:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from torch import nn
 
 from lipspline._infra import checks
-from lipspline.certification.proof import Certificate
+from lipspline.certification import Certificate
 from lipspline.functional.matrices import Method
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU
 from lipspline.nn.convolutions import conv2d

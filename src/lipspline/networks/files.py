@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lipspline._infra import checks
 from lipspline._infra.files import write_whole
-from lipspline.certification.proof import Certificate, certify
+from lipspline.certification import Certificate, certify
 from lipspline.functional.matrices import METHODS
 from lipspline.networks.builders import ACTIVATIONS, Network, denoiser, mlp
 from lipspline.networks.inference import for_inference_, plain
@@ -59,7 +59,7 @@ def save(model: Network, path: str | os.PathLike[str], provenance: dict[str, Any
             f"For other modules use safetensors on their state_dict."
         )
     ordinary = plain(model)
-    certificate = certify(ordinary, steps=0)
+    certificate = certify(ordinary)
     tensors = {name: tensor.contiguous() for name, tensor in ordinary.state_dict().items()}
     if odd := _misfit(_build(model.config), {name: _words(t.shape, _dtype(t)) for name, t in tensors.items()}):
         raise ValueError(
@@ -130,7 +130,7 @@ def _read(file: Any, path: Path) -> Network:
 
 def _certified(model: Network, promised: float, path: Path) -> Certificate:
     try:
-        certificate = certify(model, steps=0)
+        certificate = certify(model)
     except ValueError as error:
         raise ValueError(f"{path} cannot be certified: {error}") from error
     if certificate.upper > promised * (1 + 1e-9):  # the bound's own rounding depends on the machine

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from lipspline._infra import checks
-from lipspline.certification.proof import layer_bound
+from lipspline.certification import layer_bound
 from lipspline.kernels import eager
 from lipspline.nn.fold import fold
 from lipspline.nn.inference import InferenceConv2d, InferenceSequential

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from lipspline._infra import checks
-from lipspline.certification.proof import certify, register_rule
+from lipspline.certification.inspection import number_of
+from lipspline.certification.proof import Bound, ChildBounds, certify, register_rule
 from lipspline.certification.round_off import EPS, Run, register_composite
 from lipspline.networks.builders import Network
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
@@ -52,7 +53,7 @@ def averaged(network: Network, beta: float) -> Network:
     result = Network([Averaged(network, beta)], {**network.config, "averaged": beta})
     result.provenance = network.provenance
     if network.certificate is not None:
-        result.certificate = certify(result, steps=0)
+        result.certificate = certify(result)
     return result
 
 
@@ -92,9 +93,10 @@ class Rescaled(nn.Module):
         return f"factor={self.factor:g}, offset={self.offset:g}"
 
 
-@register_rule(Rescaled)
-def _rescaled(layer: Rescaled) -> tuple[float, str]:
-    return certify(layer.inner, steps=0).upper, f"differences divided and multiplied by {layer.factor:g}"
+@register_rule(Rescaled, composite=True)
+def _rescaled(layer: Rescaled, bounds: ChildBounds) -> Bound:
+    factor = checks.positive("factor", number_of(layer, "factor"))
+    return bounds("inner", layer.inner).upper, f"differences divided and multiplied by {factor:g}"
 
 
 @register_composite(Rescaled)

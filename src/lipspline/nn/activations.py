@@ -133,8 +133,10 @@ class Householder(nn.Module):
         self.angle = nn.Parameter(torch.full((channels // 2,), -math.pi / 4))
 
     def v(self) -> Tensor:
-        """The unit vectors `(C/2, 2)`."""
-        return torch.stack([self.angle.cos(), self.angle.sin()], dim=-1)
+        """The unit vectors `(C/2, 2)`, a few roundings shorter than 1: longer ones would expand what they reflect."""
+        exact = self.angle.float() if self.angle.dtype in (torch.float16, torch.bfloat16) else self.angle
+        v = torch.stack([exact.cos(), exact.sin()], dim=-1)
+        return ((1 - 2 * torch.finfo(self.angle.dtype).eps) * v).to(self.angle.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         checks.channels("Householder", x, self.channels, self.channel_dim)

@@ -1,4 +1,4 @@
-"""Networks made of networks: averages with the identity, and scalings."""
+"""Networks made of networks: averages with the identity, sums, concatenations, and scalings."""
 
 import math
 
@@ -32,6 +32,52 @@ class Averaged(nn.Module):
 
     def extra_repr(self) -> str:
         return f"beta={self.beta:g}"
+
+
+class Sum(nn.Module):
+    """`f(x) + g(x) + ...`; a residual block is `Sum(nn.Identity(), f)`. Lipschitz constants add up.
+
+    Example:
+        >>> Sum(nn.Identity(), nn.ReLU())(torch.tensor([[-2.0, 2.0]]))
+        tensor([[-2.,  4.]])
+    """
+
+    def __init__(self, *branches: nn.Module):
+        super().__init__()
+        checks.at_least("The number of branches", len(branches), 1)
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, x: Tensor) -> Tensor:
+        total, *terms = [branch(x) for branch in self.branches]
+        for term in terms:
+            if term.shape != total.shape:
+                raise ValueError(
+                    f"Sum needs branches with outputs of one shape, but got {tuple(total.shape)} and "
+                    f"{tuple(term.shape)}."
+                )
+            total = total + term
+        return total
+
+
+class Concatenated(nn.Module):
+    """The outputs of several branches, joined along `dim`. Their constants combine as sqrt(a² + b² + ...).
+
+    Example:
+        >>> Concatenated(nn.Identity(), nn.ReLU())(torch.tensor([[-2.0, 2.0]]))
+        tensor([[-2.,  2.,  0.,  2.]])
+    """
+
+    def __init__(self, *branches: nn.Module, dim: int = 1):
+        super().__init__()
+        checks.at_least("The number of branches", len(branches), 1)
+        self.branches = nn.ModuleList(branches)
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([branch(x) for branch in self.branches], dim=self.dim)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
 
 
 class Scaled(nn.Module):

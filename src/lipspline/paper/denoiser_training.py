@@ -8,7 +8,7 @@ import torch
 
 from lipspline._infra import ranks
 from lipspline._infra.files import write_whole
-from lipspline.certification.proof import Certificate
+from lipspline.certification import Certificate
 from lipspline.formats import datasets
 from lipspline.networks.builders import Network, denoiser
 from lipspline.networks.complexity import effective_regions

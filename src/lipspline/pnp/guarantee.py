@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lipspline._infra import checks
-from lipspline.certification.proof import certify
+from lipspline.certification import certify
 from lipspline.operators import LinearOperator
 from lipspline.pnp.norms import inner, norms
 
@@ -37,7 +37,7 @@ def lipschitz_bound(denoiser: Denoiser) -> float | None:
         (1.0, None)
     """
     if isinstance(denoiser, nn.Module):
-        return certify(denoiser, steps=0).upper
+        return certify(denoiser).upper
     upper = getattr(getattr(denoiser, "certificate", None), "upper", None)
     if upper is None:
         return None

@@ -8,7 +8,7 @@ import torch
 from layer_norms import learned, norm, upper
 from torch import Tensor, nn
 
-from lipspline.certification.proof import Certificate, LayerBound, certify, declare, register_rule
+from lipspline.certification import Certificate, LayerBound, certify, declare, register_rule
 from lipspline.nn import (
     Averaged,
     FoldedSpline,
@@ -21,7 +21,7 @@ from lipspline.nn.matrices import linear
 def test_layers_in_a_row_multiply():
     """[eq:architecture]: nested rows are flattened, with the names they have in the model."""
     model = nn.Sequential(Scaled(2.0), nn.Sequential(Scaled(3.0), nn.ReLU()), Scaled(0.25))
-    certificate = certify(model, steps=0)
+    certificate = certify(model)
     assert certificate.upper == pytest.approx(1.5, rel=1e-14)
     assert certificate.upper >= 1.5
     assert [bound.name for bound in certificate.layers] == ["0", "1.0", "1.1", "2"]
@@ -40,7 +40,7 @@ def test_a_layer_that_stands_twice_counts_twice():
 
 def test_an_empty_row_is_the_identity():
     """Lipschitz constant one."""
-    assert certify(nn.Sequential(), steps=0) == Certificate(1.0, ())
+    assert certify(nn.Sequential()) == Certificate(1.0, ())
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.5, 0.9, 1.0])
@@ -111,7 +111,6 @@ class MySequential(nn.Sequential):
         (MyLinear(2, 2), "MyLinear"),
         (MySpline(2), "MySpline"),
         (MySequential(nn.ReLU()), "MySequential"),
-        (nn.LayerNorm(2), "LayerNorm"),
         (nn.ModuleList([nn.ReLU()]), "ModuleList"),
     ],
 )
@@ -143,9 +142,7 @@ def test_a_registered_rule_is_used():
 
 def test_a_slope_that_is_no_number_is_refused():
     """max(1, NaN) is 1 in some orders."""
-    with pytest.raises(
-        ValueError, match=r"^The rule for LeakyReLU \(layer 'itself'\) gave nan, which bounds nothing\.$"
-    ):
+    with pytest.raises(ValueError, match=r"^negative_slope must be a finite number, but is nan\.$"):
         certify(nn.LeakyReLU(math.nan))
 
 
@@ -169,7 +166,7 @@ def test_hooks_are_refused_wherever_they_are(register: str, place: str):
     """They can change the function: on rows, layers, splines and inside averages."""
     model = nn.Sequential(nn.ReLU(), nn.Sequential(nn.Tanh()), LinearSpline(2), Averaged(nn.ReLU(), 0.5))
     getattr(model.get_submodule(place), register)(lambda *arguments: None)
-    with pytest.raises(ValueError, match=r"has forward hooks, and certify cannot see what they do\. Remove them\.$"):
+    with pytest.raises(ValueError, match=r"has forward hooks, and certify cannot see what they do\. Remove them\."):
         certify(model)
 
 
@@ -203,7 +200,7 @@ def test_parameters_that_are_not_finite_are_refused(layer: nn.Module, name: str,
     with torch.no_grad():
         getattr(layer, name).view(-1)[0] = bad
     with pytest.raises(
-        ValueError, match=rf"^Parameter '0\.{name}' has 1 NaN or infinite value\(s\) of \d+\. A network"
+        ValueError, match=rf"^Layer '0' \(\w+\): Parameter '{name}' has 1 NaN or infinite value\(s\) of \d+\. A network"
     ):
         certify(nn.Sequential(layer))
 
@@ -222,7 +219,7 @@ def test_certifying_leaves_the_model_alone():
     """Same outputs, same mode, same dtype, same parameters that require gradients; and it can be done again."""
     model = nn.Sequential(linear(3, 3), LinearSpline(3), linear(3, 2, constraint="spectral")).train()
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    first, second = certify(model), certify(model)
+    first, second = certify(model, (3,)), certify(model, (3,))
     assert first.upper == pytest.approx(second.upper, rel=1e-9)
     assert first.lower == pytest.approx(second.lower, rel=1e-9)
     assert model.training

@@ -1,0 +1,193 @@
+"""Rules of activations, splines, maximum pooling and rearrangements, and the reasons why some layers have none."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lipspline._infra import checks
+from lipspline.certification.certificate import root_up
+from lipspline.certification.inspection import axes_of, number_of, sizes_of, weight_of
+from lipspline.certification.linear_rules import adaptive_pool_upper
+from lipspline.certification.proof import Bound, register_rule
+from lipspline.functional.knots import FreeKnots, intercepts
+from lipspline.functional.spline import region_tables
+from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
+from lipspline.nn.convolutions import SampleUnshuffle
+from lipspline.nn.inference import FoldedSpline, FreeKnotSpline
+from lipspline.nn.spline import LinearSpline
+
+HARMLESS_THRESHOLD = 37.0  # where log(1 + exp(-x)) is less than half a unit in the last place of x in float64
+
+
+@register_rule(LinearSpline)
+@torch.no_grad()
+def _learned_spline(layer: LinearSpline) -> Bound:
+    b, slopes, scale, _ = layer.tables()
+    if not bool((scale > 0).all() & torch.isfinite(scale).all() & torch.isfinite(b).all()):
+        raise ValueError("The scale of a LinearSpline must be a positive finite number, but exp(log_scale) is not.")
+    checks.finite("The slopes of a spline", slopes, "A network with such parameters has no Lipschitz bound.")
+    # The kernels in C and in torch may round a slope that is not clipped in two ways.
+    upper = max(float(slopes.abs().max()), float(layer.slopes().abs().max()))
+    return upper, "largest slope of the splines"
+
+
+@register_rule(FoldedSpline)
+def _folded_spline(layer: FoldedSpline) -> Bound:
+    if not bool((layer.scale > 0).all()):
+        raise ValueError("The scales of a FoldedSpline must be positive, but some are not.")
+    slopes = weight_of(layer, "slopes", ndim=2)
+    if layer.regions != slopes.shape[1]:
+        raise ValueError(f"regions is {layer.regions!r}, but the spline has {slopes.shape[1]} slopes.")
+    radius = checks.positive("radius", layer.radius)
+    derived = region_tables(slopes.double(), layer.mean.double(), radius, layer.scale.double())[0]
+    return _largest_slope(layer, derived, defined_by="slopes, mean or scale")
+
+
+@register_rule(FreeKnotSpline)
+def _free_knot_spline(layer: FreeKnotSpline) -> Bound:
+    if not bool((layer.knots.diff(dim=-1) >= 0).all()):
+        raise ValueError("The knots of a FreeKnotSpline must ascend, but some do not.")
+    weight_of(layer, "slopes", ndim=2)
+    derived = intercepts(FreeKnots(*(part.double() for part in layer.splines())))
+    return _largest_slope(layer, derived, defined_by="slopes, knots or intercept")
+
+
+def _largest_slope(layer: FoldedSpline | FreeKnotSpline, derived: Tensor, defined_by: str) -> Bound:
+    """The largest slope of splines, whose intercepts must be those that make them continuous."""
+    tolerance = 8 * torch.finfo(layer.b.dtype).eps
+    derived = derived.to(layer.b)
+    largest = float(derived.abs().max())
+    if layer.b.shape != derived.shape or not bool(((layer.b - derived).abs() <= tolerance * largest).all()):
+        raise ValueError(
+            f"The intercepts of a {type(layer).__name__} do not follow from its slopes, so it may jump. "
+            f"Call refresh() after changing its {defined_by}."
+        )
+    return float(layer.slopes.abs().max()), "largest slope of the splines"
+
+
+@register_rule(AbsoluteValue, GroupSort, MaxMin)
+def _gradient_norm_preserving(_: nn.Module) -> Bound:
+    return 1.0, "preserves gradient norms"
+
+
+@register_rule(Householder)
+@torch.no_grad()
+def _householder(layer: Householder) -> Bound:
+    """`x - 2 (vᵀx) v` has the norm |1 - 2 |v|²| along v, and 1 across."""
+    square = float(layer.v().double().square().sum(dim=-1).max())
+    return max(1.0, math.nextafter(2 * math.nextafter(square, math.inf) - 1, math.inf)), "reflects pairs of channels"
+
+
+@register_rule(LipschitzPReLU)
+def _lipschitz_prelu(_: LipschitzPReLU) -> Bound:
+    return 1.0, "slopes clipped to [-1, 1]"
+
+
+@register_rule(nn.ReLU, nn.ReLU6, nn.Tanh, nn.Hardtanh, nn.Softshrink, nn.LogSigmoid, nn.Softsign, nn.Tanhshrink)
+def _slope_at_most_one(_: nn.Module) -> Bound:
+    return 1.0, "slopes between 0 and 1"
+
+
+def _steepest(upper: float, *kinds: type[nn.Module]) -> None:
+    register_rule(*kinds)(lambda _: (upper, "largest slope of the function"))
+
+
+_steepest(0.25, nn.Sigmoid)
+_steepest(math.nextafter(1 / 6, 1), nn.Hardsigmoid)
+_steepest(1.5, nn.Hardswish)
+_steepest(1.0998394, nn.SiLU)
+_steepest(1.0885, nn.Mish)
+_steepest(1.7580994, nn.SELU)
+
+
+@register_rule(nn.GELU)
+def _gelu(layer: nn.GELU) -> Bound:
+    exact = checks.one_of("approximate", layer.approximate, ("none", "tanh")) == "none"
+    return 1.1289043 if exact else 1.1290, "largest slope of the function"
+
+
+@register_rule(nn.ELU)
+def _elu(layer: nn.ELU) -> Bound:
+    return max(abs(number_of(layer, "alpha")), 1.0), "max(1, |alpha|)"
+
+
+@register_rule(nn.CELU)
+def _celu(layer: nn.CELU) -> Bound:
+    checks.positive("alpha of a certified nn.CELU", layer.alpha)
+    return 1.0, "slopes between 0 and 1"
+
+
+@register_rule(nn.Softplus)
+def _softplus(layer: nn.Softplus) -> Bound:
+    if number_of(layer, "beta") == 0 or number_of(layer, "threshold") < HARMLESS_THRESHOLD:
+        raise ValueError(
+            f"nn.Softplus goes over to the identity where beta x = threshold, and jumps there (by 2e-9 with the "
+            f"default threshold 20): it has no Lipschitz constant. Use nn.Softplus(threshold=40): from "
+            f"{HARMLESS_THRESHOLD:g} on the jump is below the rounding of float64."
+        )
+    return 1.0, "slopes between 0 and 1"
+
+
+@register_rule(nn.PReLU)
+def _prelu(layer: nn.PReLU) -> Bound:
+    return max(float(weight_of(layer, "weight").abs().max()), 1.0), "max(1, |a|)"
+
+
+@register_rule(nn.LeakyReLU)
+def _leaky_relu(layer: nn.LeakyReLU) -> Bound:
+    return max(abs(number_of(layer, "negative_slope")), 1.0), "max(1, |a|)"
+
+
+@register_rule(nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, SampleUnshuffle)
+@register_rule(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+def _rearrangement(_: nn.Module) -> Bound:
+    return 1.0, "keeps distances"
+
+
+@register_rule(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
+def _max_pool(layer: nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d) -> Bound:
+    _check_one_output(layer)
+    axes = axes_of(layer)
+    kernel = sizes_of("kernel_size", layer.kernel_size, axes)
+    stride = kernel if layer.stride is None else sizes_of("stride", layer.stride, axes)
+    windows = math.prod(
+        -(-size * math.gcd(step, gap) // step)
+        for size, step, gap in zip(kernel, stride, sizes_of("dilation", layer.dilation, axes), strict=True)
+    )
+    return root_up(windows), f"each pixel is in at most {windows} window(s)"
+
+
+@register_rule(nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d)
+def _adaptive_max_pool(layer: nn.AdaptiveMaxPool2d) -> Bound:
+    _check_one_output(layer)
+    axes = axes_of(layer)
+    return adaptive_pool_upper(layer.output_size, axes), "a pixel is in at most as many windows as there are outputs"
+
+
+def _check_one_output(layer: Any) -> None:
+    if layer.return_indices:
+        raise ValueError("With return_indices=True it has two outputs. Set it to False.")
+
+
+def _no_rule(reason: str, *kinds: type[nn.Module]) -> None:
+    """Refuse classes for which no rule can be written that would be of use, and say why."""
+
+    @register_rule(*kinds)
+    def refuse(layer: nn.Module) -> Bound:
+        raise ValueError(f"certify has no rule for {type(layer).__name__}: {reason}")
+
+
+_no_rule(
+    "it divides by the spread of its own input, so that it stretches small differences by up to 1/sqrt(eps). Use batch "
+    "normalisation, whose statistics are fixed in eval mode, or vouch for a bound with lipspline.declare.",
+    *(nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.LocalResponseNorm),
+    *(nn.RMSNorm,),
+)
+_no_rule("it jumps. Use nn.Softshrink, which does not.", nn.Hardshrink)
+_no_rule("it jumps. Use nn.ReLU, which does not.", nn.Threshold)
+_no_rule(
+    "its Lipschitz constant grows with its input. Use layers without products of their inputs.",
+    *(nn.MultiheadAttention, nn.Bilinear, nn.GLU),
+)
