@@ -100,12 +100,13 @@ def test_imports_point_downwards(path: Path):
 
 
 def test_reconstruction_knows_no_network():
-    """`pnp` takes any callable denoiser; `operators` need only formulas and kernels."""
+    """`pnp` takes any callable denoiser and any energy; `operators` need only formulas and kernels."""
     for path in sources():
         if part(path) == "pnp":
-            assert imported_parts(path) <= {"pnp", "operators", "certification", "functional", "kernels", "_infra"}, (
-                path
-            )
+            known = {"pnp", "operators", "certification", "functional", "kernels", "_infra"}
+            assert imported_parts(path) <= known | {"priors"}, path
+            priors = {name for name in imports(path) if name.startswith("lipspline.priors")}
+            assert priors <= {"lipspline.priors.energy"}, path
         if part(path) == "operators":
             assert imported_parts(path) <= {"operators", "functional", "kernels", "_infra"}, path
 

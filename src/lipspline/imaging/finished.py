@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from lipspline._infra.files import write_whole
-from lipspline.pnp import Certificate, Solution
+from lipspline.pnp import ReconstructionCertificate, Solution
 from lipspline.pnp.guarantee import Pairing, Setting
 from lipspline.pnp.iterate import ImageRun
 from lipspline.training.checkpoint import decode, encode
@@ -32,7 +32,7 @@ class Slice:
     direct_quality: dict[str, float]
     run: ImageRun | None
     """How the iteration went; None for a slice whose data are zero everywhere, which is not solved."""
-    certificate: Certificate | None
+    certificate: ReconstructionCertificate | None
     seconds: float
 
     @property
@@ -110,9 +110,9 @@ def _from_real(state: dict[str, Any] | None) -> Tensor | None:
     return torch.view_as_complex(state["values"]) if state["complex"] else state["values"]
 
 
-def _certificate(fields: dict[str, Any]) -> Certificate:
+def _certificate(fields: dict[str, Any]) -> ReconstructionCertificate:
     setting = {**fields["setting"], "norm": tuple(fields["setting"]["norm"])}
-    return Certificate(
+    return ReconstructionCertificate(
         **{
             **fields,
             "setting": Setting(**setting),

@@ -15,7 +15,7 @@ from lipspline.imaging.finished import Finished, Slice
 from lipspline.imaging.problem import EmptySlice, Scan
 from lipspline.imaging.solved import Iteration, solve_problem
 from lipspline.imaging.strength import Strength
-from lipspline.pnp import Certificate, solve_all
+from lipspline.pnp import ReconstructionCertificate, solve_all
 from lipspline.pnp.iterate import Progress
 
 Watch = Callable[[int, Progress | None], None]
@@ -58,7 +58,7 @@ class Reconstruction:
         return [done for done in self.slices if done.run is None]
 
     @property
-    def certificates(self) -> list[Certificate]:
+    def certificates(self) -> list[ReconstructionCertificate]:
         """What is proven about each slice that was solved."""
         return [done.certificate for done in self.slices if done.certificate is not None]
 
@@ -71,7 +71,9 @@ class Reconstruction:
             "scan": self.scan.summary,
             "guaranteed": all(certificate.guaranteed for certificate in self.certificates),
             "converged": not self.unsettled,
-            "lipschitz": max(certificate.setting.denoiser or 0.0 for certificate in self.certificates),
+            "lipschitz": max(
+                getattr(certificate.setting, "denoiser", None) or 0.0 for certificate in self.certificates
+            ),
             **({"mean": means, "mean_direct": direct, "profile": "paper"} if means else {}),
             "slices": [done.document() for done in self.slices],
         }

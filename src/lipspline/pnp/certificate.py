@@ -4,17 +4,18 @@ import json
 import math
 from dataclasses import asdict, dataclass
 
-from lipspline.pnp.guarantee import Estimate, Pairing, Setting, contracts
+from lipspline.pnp.guarantee import Estimate, Pairing, Setting, Tier
+from lipspline.pnp.objective import ObjectiveSetting
 
 
 @dataclass(frozen=True)
-class Certificate:
+class ReconstructionCertificate:
     """The theorem that covers a reconstruction with every number in it; `str()` is a table.
 
     Of a batch, `residual` and `distance` are those of the worst image, and steps are those of the longest.
     """
 
-    setting: Setting
+    setting: Setting | ObjectiveSetting
     violations: tuple[str, ...]
     """Hypotheses that do not hold; empty if convergence is proven."""
     pairing: Pairing
@@ -34,13 +35,14 @@ class Certificate:
         return not self.violations
 
     @property
+    def tier(self) -> Tier:
+        """How much is proven."""
+        return self.setting.tier if self.guaranteed else Tier.NONE
+
+    @property
     def guarantee(self) -> str:
         """What is promised, as a sentence; it begins with "no guarantee" where nothing is."""
-        if self.violations:
-            return "no guarantee: " + " ".join(self.violations)
-        if contracts(self.setting.rate):
-            return f"converges to the only fixed point, by a factor {self.setting.rate:.6g} a step [eq:pnp_fbs]"
-        return "converges to a fixed point, if there is one [eq:pnp_fbs]"
+        return "no guarantee: " + " ".join(self.violations) if self.violations else self.setting.promise
 
     @property
     def estimates(self) -> tuple[Estimate, ...]:
@@ -57,33 +59,22 @@ class Certificate:
         return {
             "guarantee": self.guarantee,
             "guaranteed": self.guaranteed,
-            "lipschitz": self.setting.lipschitz,
-            "rate": self.setting.rate,
+            "tier": str(self.tier),
+            **self.setting.derived(),
             "estimates": [asdict(estimate) for estimate in self.estimates],
         }
 
     def __str__(self) -> str:
-        setting = self.setting
-        bound = "none" if setting.denoiser is None else f"<= {setting.denoiser:.9g}"
+        settled = "converged" if self.converged else "not converged"
+        far = f"not claimed: {self.distance_note}" if self.distance is None else f"<= {self.distance:.3g}"
         rows = [
             ("guarantee", self.guarantee),
-            ("Lipschitz bound of D", bound),
-            (
-                "β, contraction",
-                f"{setting.beta:g}, {setting.contraction:g}: D_β has Lipschitz bound {setting.lipschitz:.9g}",
-            ),
-            ("step α", f"{setting.step:.6g} of at most {2 / setting.norm[1] ** 2:.6g}"),
-            ("‖H‖", f"between {setting.norm[0]:.6g} and {setting.norm[1]:.6g}"),
+            *self.setting.rows(),
+            ("‖H‖", f"between {self.setting.norm[0]:.6g} and {self.setting.norm[1]:.6g}"),
             ("adjoint error", f"{self.pairing.error:.2g}"),
-            (
-                "residual",
-                f"{self.residual:.3g} ({'converged' if self.converged else 'not converged'}, tol {self.tol:g})",
-            ),
+            ("residual", f"{self.residual:.3g} ({settled}, tol {self.tol:g})"),
             ("steps", f"{self.plain_steps} plain, {self.accelerated_steps} accelerated"),
-            (
-                "distance to x*",
-                f"not claimed: {self.distance_note}" if self.distance is None else f"<= {self.distance:.3g}",
-            ),
+            ("distance to x*", far),
             *((f"[{e.label}]", _describe(e)) for e in self.estimates),
         ]
         width = max(len(name) for name, _ in rows)

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 from lipspline._infra import checks
 from lipspline.operators import LinearOperator
 from lipspline.pnp.anderson import Anderson
-from lipspline.pnp.certificate import Certificate
+from lipspline.pnp.certificate import ReconstructionCertificate
 from lipspline.pnp.guarantee import (
     Denoiser,
     Pairing,
@@ -35,7 +35,7 @@ class Solution:
     value: Tensor
     """The reconstructions `(B, ...)`: always finite, whether converged or not."""
     images: tuple[ImageRun, ...]
-    certificate: Certificate
+    certificate: ReconstructionCertificate
 
     @property
     def converged(self) -> bool:
@@ -65,7 +65,7 @@ class Solution:
 
     def __str__(self) -> str:
         done = sum(image.converged for image in self.images)
-        head = f"{done} of {len(self.images)} images converged in {self.denoiser_calls} denoiser calls: {self.reason}"
+        head = f"{done} of {len(self.images)} images converged in {self.denoiser_calls} calls: {self.reason}"
         return f"{head}\n{self.certificate}"
 
 
@@ -166,7 +166,7 @@ def solve(
     )
     violations = setting.violations()
     _refuse(violations, guarantee)
-    first = _first_iterate(y, H, setting.step, start)
+    first = first_iterate(y, H, setting.step, start)
     _check_tolerance(tol, first)
     pairing = measure_pairing(H, first)
     violations += pairing_violations(pairing, norm[1])
@@ -297,7 +297,7 @@ def _check_tolerance(tol: float, x: Tensor) -> None:
         )
 
 
-def _first_iterate(y: Tensor, H: LinearOperator, step: float, start: Tensor | None) -> Tensor:
+def first_iterate(y: Tensor, H: LinearOperator, step: float, start: Tensor | None) -> Tensor:
     back = checks.finite(
         "The first image α Hᵀ y", step * H.adjoint(y), f"The data or the step are too large for {y.dtype}."
     )
@@ -333,9 +333,9 @@ def _certificate(
     runs: list[ImageRun],
     tol: float,
     distance: tuple[float | None, str],
-) -> Certificate:
+) -> ReconstructionCertificate:
     longest = max(runs, key=lambda run: run.steps)
-    return Certificate(
+    return ReconstructionCertificate(
         setting=setting,
         violations=tuple(violations),
         pairing=pairing,

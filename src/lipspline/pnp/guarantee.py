@@ -8,6 +8,7 @@ The paper has `K = 1`, and then `D_β` is averaged if and only if `L <= 1` is al
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,17 @@ def lipschitz_bound(denoiser: Denoiser) -> float | None:
     if not checks.number("The Lipschitz bound certificate.upper of the denoiser", upper) >= 0:
         raise ValueError(f"The Lipschitz bound certificate.upper of the denoiser must not be negative, but is {upper}.")
     return float(upper)
+
+
+class Tier(StrEnum):
+    """How much of a reconstruction is proven."""
+
+    PROVEN = "proven"
+    """Convergence, and every stability estimate that has a constant."""
+    DESCENT = "descent"
+    """The energy never rises and the iterates converge to a critical point; nothing about stability."""
+    NONE = "none"
+    """Nothing: a hypothesis does not hold."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +120,29 @@ class Setting:
         """A Lipschitz bound of the whole iteration: `‖Id - α HᵀH‖` times that of D_β."""
         spectrum = (self.smallest or 0.0, self.norm[1])
         return self.lipschitz * max(abs(1 - self.step * value**2) for value in spectrum)
+
+    @property
+    def tier(self) -> Tier:
+        """All of it is proven, if the hypotheses hold."""
+        return Tier.PROVEN
+
+    @property
+    def promise(self) -> str:
+        """What is promised if the hypotheses hold, as a sentence."""
+        if contracts(self.rate):
+            return f"converges to the only fixed point, by a factor {self.rate:.6g} a step [eq:pnp_fbs]"
+        return "converges to a fixed point, if there is one [eq:pnp_fbs]"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The numbers of this setting for a table, name and text."""
+        bound = "none" if self.denoiser is None else f"<= {self.denoiser:.9g}"
+        factor = f"{self.beta:g}, {self.contraction:g}: D_β has Lipschitz bound {self.lipschitz:.9g}"
+        step = f"{self.step:.6g} of at most {2 / self.norm[1] ** 2:.6g}"
+        return [("Lipschitz bound of D", bound), ("β, contraction", factor), ("step α", step)]
+
+    def derived(self) -> dict[str, object]:
+        """What follows from this setting, for a document."""
+        return {"lipschitz": self.lipschitz, "rate": self.rate}
 
     def violations(self) -> list[str]:
         """The hypotheses that do not hold, each as a sentence that says what to do; none if convergence is proven."""

@@ -122,13 +122,13 @@ def iterate(
         return x.index_copy(0, rows, fixed_point_map(x[rows], rows))
 
     state = _State(start, evaluate, tol, nonexpansive, magnitude, round_off)
-    clock = _Clock(tol, progress)
+    clock = Clock(tol, progress)
     while True:
         candidate, bold = state.image, torch.zeros_like(state.running)
         if accelerator is not None:
             candidate, bold = accelerator.propose(state.point, state.image)
         state.settle(candidate, None if accelerator is None else bold)
-        clock.tick(state)
+        clock.tick(state.runs, state.running, state.calls, state.image)
         if state.calls == max_steps or not state.running.any():
             return state.image, state.finish()
         mapped = evaluate(candidate, state.running)
@@ -239,22 +239,23 @@ class _State:
         self.running = self.running & ~which
 
 
-class _Clock:
+class Clock:
     """Tells the progress callback how far the worst image has come, and when it may be there."""
 
     def __init__(self, tol: float, progress: Callable[[Progress], None] | None):
         self.tol, self.progress, self.begin = tol, progress, time.perf_counter()
         self.worst: list[float] = []
 
-    def tick(self, state: _State) -> None:
+    def tick(self, runs: Sequence[ImageRun], running: Tensor, calls: int, value: Tensor) -> None:
+        """Report after a call of the map."""
         if self.progress is None:
             return
-        self.worst.append(max(run.residuals[-1] for run in state.runs))
+        self.worst.append(max(run.residuals[-1] for run in runs))
         seconds = time.perf_counter() - self.begin
-        running = int(state.running.sum())
-        eta = self._calls_to_go() * seconds / state.calls if running else 0.0
+        count = int(running.sum())
+        eta = self._calls_to_go() * seconds / calls if count else 0.0
         known = eta if math.isfinite(eta) else None
-        self.progress(Progress(state.calls, self.worst[-1], running, len(state.runs), seconds, known, state.image))
+        self.progress(Progress(calls, self.worst[-1], count, len(runs), seconds, known, value))
 
     def _calls_to_go(self) -> float:
         """Calls until the tolerance if the residual goes on falling as it has of late."""

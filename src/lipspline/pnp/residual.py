@@ -32,7 +32,7 @@ def distance_bound(
         return None, "the iteration is not known to be a contraction; contraction=K makes it one"
     if not isinstance(denoiser, nn.Module):
         return None, "the round-off inside a denoiser that is not a module is unknown"
-    x, data = _wide(value), _wide(y)
+    x, data = wide(value), wide(y)
     unit = operator_round_off(H, x)
     z = x - setting.step * H.adjoint(H.forward(x) - data)
     lost = unit * (norms(x) + setting.step * setting.norm[1] * (setting.norm[1] * norms(x) + norms(data)))
@@ -57,7 +57,7 @@ def denoiser_round_off(denoiser: Denoiser, x: Tensor) -> Tensor:
     if not isinstance(denoiser, nn.Module):
         return nothing
     try:
-        errors = torch.cat([_denoised(denoiser, image, nothing[:1])[1] for image in _wide(x).split(1)])
+        errors = torch.cat([_denoised(denoiser, image, nothing[:1])[1] for image in wide(x).split(1)])
     except UnknownRoundOff:
         return nothing
     return errors * (torch.finfo(x.dtype).eps / EPS)
@@ -71,5 +71,6 @@ def _denoised(denoiser: nn.Module, x: Tensor, error: Tensor) -> tuple[Tensor, Te
     return torch.complex(*parts.chunk(2)), errors.square().sum().sqrt().unsqueeze(0)
 
 
-def _wide(x: Tensor) -> Tensor:
+def wide(x: Tensor) -> Tensor:
+    """The same numbers in float64."""
     return x.to(torch.complex128 if x.is_complex() else torch.float64)

@@ -155,6 +155,7 @@ def stability(
     bound = certified_bound(denoiser, guarantee)
     again: Solve = partial(solve, H=H, denoiser=denoiser, bound=bound, accelerate=True, guarantee=guarantee, **options)
     base = again(y, start=start)
+    assert isinstance(base.certificate.setting, Setting)
     pull_back = partial(_pull_back, H=H, denoiser=denoiser, setting=base.certificate.setting)
     generator = torch.Generator().manual_seed(seed)
     found: list[Perturbation] = []
@@ -239,6 +240,7 @@ def _compare(
 def _ratios(base: Solution, d: float, data: float, image: float, residual: float) -> tuple[Ratio, ...]:
     """Measured ratios `‖HΔx‖/d` and `‖Δx‖/d` with their limits, where `residual` bounds ‖Δg‖."""
     setting = base.certificate.setting
+    assert isinstance(setting, Setting)
     forward, inverse, contract = (estimate.constant for estimate in base.certificate.estimates)
     reached = None
     if forward is not None:

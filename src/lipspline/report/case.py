@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lipspline.formats.png import data_uri
 from lipspline.functional.quality import Profile, psnr, ssim
-from lipspline.pnp.certificate import Certificate
+from lipspline.pnp.certificate import ReconstructionCertificate
 from lipspline.pnp.fbs import Solution
 from lipspline.pnp.iterate import ImageRun
 from lipspline.pnp.stability import Evidence
@@ -50,7 +50,7 @@ class Picture:
         return None if self.solution is None else self.solution.images[self.row]
 
     @property
-    def certificate(self) -> Certificate | None:
+    def certificate(self) -> ReconstructionCertificate | None:
         """What is proven about it."""
         return None if self.solution is None else self.solution.certificate
 
@@ -271,7 +271,7 @@ def _certificates(case: Case) -> Html:
     return join(parts)
 
 
-def certificate_table(certificate: Certificate) -> Html:
+def certificate_table(certificate: ReconstructionCertificate) -> Html:
     """The certificate line by line: name, value, a plain sentence, and how we know."""
     return lines_table(certificate_lines(certificate))
 

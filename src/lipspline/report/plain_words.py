@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Literal
 
-from lipspline.pnp.certificate import Certificate
-from lipspline.pnp.guarantee import Estimate, Setting, contracts
+from lipspline.pnp.certificate import ReconstructionCertificate
+from lipspline.pnp.guarantee import Estimate, Setting, Tier, contracts
+from lipspline.pnp.objective import ObjectiveSetting
 
 Standing = Literal["proven", "measured", "chosen", "not claimed", "violated"]
 PROMISED, HYPOTHESES = "What is promised", "What the promise rests on"
@@ -23,9 +24,11 @@ class Line:
     standing: Standing
 
 
-def certificate_lines(certificate: Certificate) -> dict[str, list[Line]]:
+def certificate_lines(certificate: ReconstructionCertificate) -> dict[str, list[Line]]:
     """All that is known about a reconstruction, under three headings [eq:pnp_fbs, eq:EstForward]."""
-    promised, hypotheses = setting_lines(certificate.setting, certificate.violations).values()
+    setting = certificate.setting
+    lines = objective_lines if isinstance(setting, ObjectiveSetting) else setting_lines
+    promised, hypotheses = lines(setting, certificate.violations).values()  # type: ignore[arg-type]
     return {
         PROMISED: [*promised, _distance(certificate)],
         "What happened": [_settled(certificate), _steps(certificate)],
@@ -41,6 +44,37 @@ def setting_lines(setting: Setting, violations: Sequence[str] = ()) -> dict[str,
         PROMISED: [_convergence(setting, violations), *map(_estimate, silent if violations else estimates)],
         HYPOTHESES: [_denoiser(setting), _weight(setting), _step(setting), _norm(setting)],
     }
+
+
+def objective_lines(setting: ObjectiveSetting, violations: Sequence[str] = ()) -> dict[str, list[Line]]:
+    """What is known of the minimiser of data term and energy."""
+    estimates = setting.estimates()
+    silent = [replace(estimate, constant=None) for estimate in estimates]
+    energy = "convex" if not setting.weak_convexity else f"weakly convex, ρ ≤ {at_most(setting.weak_convexity)}"
+    pull = "A small pull towards a fixed reference makes the answer unique; the larger it is, the more stable it is."
+    return {
+        PROMISED: [_minimiser(setting, violations), *map(_estimate, silent if violations else estimates)],
+        HYPOTHESES: [
+            Line("Energy R", energy, "Computed from its weights, for every image.", "proven"),
+            Line("Strength λ", f"{setting.strength:.4g}", "How much the energy counts beside the data.", "chosen"),
+            Line("Convexity ε", f"{setting.convexity:.3g}", pull, "chosen"),
+            _norm(setting),
+        ],
+    }
+
+
+def _minimiser(setting: ObjectiveSetting, violations: Sequence[str]) -> Line:
+    if violations:
+        sentence = f"No theorem covers this image, so it must be judged by eye alone. {' '.join(violations)}"
+        return Line("Existence", "not proven", sentence, "violated")
+    if setting.tier is Tier.PROVEN:
+        sentence = "There is exactly one best compromise between the measurements and the energy."
+        return Line("Existence", "one answer", sentence, "proven")
+    sentence = (
+        "No step made the compromise between measurements and energy worse, and the steps converge; there may be other "
+        "answers from other starts."
+    )
+    return Line("Descent", "to a critical point", sentence, "proven")
 
 
 def at_most(bound: float, digits: int = 6) -> str:
@@ -106,19 +140,19 @@ def _step(setting: Setting) -> Line:
     return Line("Step α", value, sentence, "violated")
 
 
-def _norm(setting: Setting) -> Line:
+def _norm(setting: Setting | ObjectiveSetting) -> Line:
     low, high = setting.norm
     value = f"{low:.5g} to {at_most(high)}" if low < high else f"{high:.6g}"
     sentence = "The model of the scanner enlarges no image by more than this; both limits are computed, not guessed."
     return Line("Scanner model ‖H‖", value, sentence, "proven")
 
 
-def _pairing(certificate: Certificate) -> Line:
+def _pairing(certificate: ReconstructionCertificate) -> Line:
     sentence = "The model of the scanner and the way back from data to image fit together up to this relative error."
     return Line("Model and its reverse", f"{certificate.pairing.error:.1g}", sentence, "measured")
 
 
-def _settled(certificate: Certificate) -> Line:
+def _settled(certificate: ReconstructionCertificate) -> Line:
     if certificate.converged:
         sentence = f"The last step changed the image by less than {one_part_in(certificate.tol)}: it has settled."
         return Line("Last change", f"{certificate.residual:.2g}", sentence, "measured")
@@ -129,7 +163,7 @@ def _settled(certificate: Certificate) -> Line:
     return Line("Last change", f"{certificate.residual:.2g}", sentence, "violated")
 
 
-def _steps(certificate: Certificate) -> Line:
+def _steps(certificate: ReconstructionCertificate) -> Line:
     plain, fast = certificate.plain_steps, certificate.accelerated_steps
     if not fast:
         return Line("Steps", f"{plain}", "All steps were those of the theorem.", "measured")
@@ -137,7 +171,7 @@ def _steps(certificate: Certificate) -> Line:
     return Line("Steps", f"{plain} plain, {fast} faster", sentence, "measured")
 
 
-def _distance(certificate: Certificate) -> Line:
+def _distance(certificate: ReconstructionCertificate) -> Line:
     if certificate.distance is None:
         sentence = "The proof promises that the answer is approached, not how near to it this image is."
         return Line("Distance to the answer", "no bound", sentence, "not claimed")
@@ -146,6 +180,16 @@ def _distance(certificate: Certificate) -> Line:
 
 
 ESTIMATES = {
+    "minimiser:data": (
+        "Data stability",
+        "If the measurements change, what this image predicts for them changes {amount}.",
+        "No bound is claimed on how far the predicted measurements move with the real ones.",
+    ),
+    "minimiser:image": (
+        "Image stability",
+        "If the measurements change, the image changes {amount}.",
+        "No bound is claimed on how far the image moves with the measurements.",
+    ),
     "eq:EstForward": (
         "Data stability",
         "If the measurements change, what this image predicts for them changes {amount}.",

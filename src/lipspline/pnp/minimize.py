@@ -1,0 +1,221 @@
+"""Reconstruction as the minimum of data term and energy, certified at the image that is returned."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lipspline._infra import checks
+from lipspline.certification.round_off import EPS
+from lipspline.operators import LinearOperator
+from lipspline.pnp.certificate import ReconstructionCertificate
+from lipspline.pnp.descent import BROKEN, EVERYTHING, Box, Slope, descend
+from lipspline.pnp.fbs import Solution, first_iterate, supported
+from lipspline.pnp.guarantee import Pairing, Tier, check_norm, measure_pairing, pairing_violations
+from lipspline.pnp.iterate import ImageRun, Progress
+from lipspline.pnp.norms import norms
+from lipspline.pnp.objective import ObjectiveSetting
+from lipspline.pnp.residual import operator_round_off, wide
+from lipspline.priors.energy import Energy
+
+# Round-off of the gradient of an energy in float64, in units of eps times the norms involved.
+ENERGY_TERMS = 1e4
+
+
+@torch.no_grad()
+def minimize(
+    y: Tensor,
+    H: LinearOperator,
+    energy: Energy,
+    strength: float,
+    *,
+    positive: bool = False,
+    box: tuple[float, float] | None = None,
+    convexity: float = 1e-4,
+    reference: Tensor | None = None,
+    tol: float = 1e-6,
+    max_steps: int = 1000,
+    start: Tensor | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Solution:
+    r"""Reconstruct images from data `y = H x + n` as the minimisers of data term and energy.
+
+    .. math:: J(x) = \tfrac12 \|Hx - y\|^2 + \lambda R(x) + \tfrac{\varepsilon}{2} \|x - r\|^2
+
+    The certificate is a posteriori: it holds for the image returned, whatever steps led to it, and is computed in
+    float64. For a convex energy the minimiser exists, is unique, depends on the data with the constants stated, and the
+    distance of the image to it is bounded. For a weakly convex energy this holds where H makes up for it, as in
+    denoising; elsewhere the tier is DESCENT: no step raises J, and the steps converge to a critical point.
+
+    Each image of the batch is a problem of its own and stops on its own. Images are zero outside `H.support`. The
+    energy of a complex image is that of its real and its imaginary part.
+
+    Args:
+        y: data `(B, *H.output_shape)`.
+        energy: R, for one noise level if it has several.
+        strength: λ, not negative.
+        positive: look for images `x >= 0` only.
+        box: look for images `low <= x <= high` only.
+        convexity: ε in units of ‖H‖² (its upper bound); the smaller, the less the image is drawn towards `reference`,
+            and the larger the constants.
+        reference: r, an image or a batch that does not depend on y; 0 if not given.
+        tol: stop when the gradient of J (reduced by the constraint) is at most `tol ‖H‖² ‖x‖`; for a convex energy the
+            image is then within `tol / convexity · ‖x‖` of the minimiser, in truth often much nearer.
+        max_steps: the largest number of calls of the gradient.
+        start: first iterate; `Hᵀy / ‖H‖²` if not given.
+        progress: called with a `Progress` after each call of the gradient.
+    """
+    limits = _check(y, H, energy, strength, positive, box, tol, max_steps)
+    norm = check_norm(H.norm_bounds())
+    setting = ObjectiveSetting(
+        strength=float(strength),
+        convexity=checks.positive("convexity", convexity, "It is ε / ‖H‖².") * norm[1] ** 2,
+        norm=norm,
+        smallest=H.smallest_singular_value(),
+        lipschitz=energy.lipschitz,
+        weak_convexity=energy.weak_convexity,
+        constrained=limits != EVERYTHING,
+    )
+    first = first_iterate(y, H, 1 / norm[1] ** 2, start)
+    if first.is_complex() and limits != EVERYTHING:
+        raise ValueError("Complex images have no order: positive=True and box=... are for real images.")
+    pairing = measure_pairing(H, first)
+    wrong = pairing_violations(pairing, norm[1])
+    if wrong:
+        raise ValueError(wrong[0])
+    problem = _Problem(y, H, energy, setting, limits, supported(_reference(reference, first), H))
+    value, runs, evidence = problem.solve(first, tol, max_steps, progress)
+    return Solution(value, tuple(runs), _certificate(setting, pairing, runs, tol, evidence))
+
+
+class _Problem:
+    """One objective for a batch of images."""
+
+    def __init__(
+        self, y: Tensor, H: LinearOperator, energy: Energy, setting: ObjectiveSetting, box: Box, reference: Tensor
+    ):
+        self.y, self.H, self.energy, self.setting, self.box, self.reference = y, H, energy, setting, box, reference
+
+    def solve(
+        self, first: Tensor, tol: float, max_steps: int, progress: Callable[[Progress], None] | None
+    ) -> tuple[Tensor, list[ImageRun], Tensor]:
+        """Images, their records, and bounds `(B,)` on their distance to the minimisers, infinite where unknown."""
+        value, runs = descend(
+            self.slope, self.value, first, self.setting, box=self.box, tol=tol, max_steps=max_steps, progress=progress
+        )
+        return value, runs, self._distances(value)
+
+    def slope(self, x: Tensor, rows: Tensor) -> Slope:
+        """The gradient of J, zero outside the support, and `Hx`."""
+        data = self._measure(x, rows)
+        gradient = self._back(data - self.y[rows], rows) + self.setting.convexity * (x - self.reference[rows])
+        if self.setting.strength:
+            gradient = gradient + self.setting.strength * by_parts(self.energy.gradient, x)
+        return Slope(supported(gradient, self.H, rows), data)
+
+    def value(self, x: Tensor, data: Tensor) -> Tensor:
+        """J at all images, in float64 but for the energy, given `Hx`."""
+        parts = torch.cat([x.real, x.imag]) if x.is_complex() else x
+        energy = self.energy(parts).double().reshape(-1, len(x)).sum(dim=0)
+        pull = self.setting.convexity / 2 * norms(x - self.reference) ** 2
+        return norms(data - self.y) ** 2 / 2 + self.setting.strength * energy + pull
+
+    def _distances(self, x: Tensor) -> Tensor:
+        """In float64 at the image returned, with what float64 may lose."""
+        setting = self.setting
+        if setting.tier is not Tier.PROVEN:
+            return norms(x).new_full((len(x),), math.inf)
+        exact = _Problem(wide(self.y), self.H, self.energy.wide(), setting, self.box, wide(self.reference))
+        image = wide(x)
+        gradient = exact.slope(image, torch.arange(len(x), device=x.device)).gradient
+        size, top = norms(image), setting.norm[1]
+        lost = operator_round_off(self.H, image) * top * (top * size + norms(exact.y))
+        lost = lost + ENERGY_TERMS * EPS * (setting.strength * setting.lipschitz + setting.convexity) * size
+        residual = norms(self.box.reduced(image, gradient)) + lost
+        return residual.new_tensor([setting.distance(q) for q in residual.tolist()])
+
+    def _measure(self, x: Tensor, rows: Tensor) -> Tensor:
+        if self.H.domain.batch is None or len(rows) == len(self.y):
+            return self.H.forward(x)
+        # The operator holds data for each image, so it needs the whole batch.
+        whole = x.new_zeros((len(self.y), *x.shape[1:])).index_copy(0, rows, x)
+        return self.H.forward(whole)[rows]
+
+    def _back(self, data: Tensor, rows: Tensor) -> Tensor:
+        if self.H.codomain.batch is None or len(rows) == len(self.y):
+            return self.H.adjoint(data)
+        whole = data.new_zeros((len(self.y), *data.shape[1:])).index_copy(0, rows, data)
+        return self.H.adjoint(whole)[rows]
+
+
+def by_parts(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A real function of images, of real and imaginary part where they are complex."""
+    if not x.is_complex():
+        return function(x)
+    return torch.complex(*function(torch.cat([x.real, x.imag])).chunk(2))
+
+
+def _check(
+    y: Tensor,
+    H: LinearOperator,
+    energy: Energy,
+    strength: float,
+    positive: bool,
+    box: tuple[float, float] | None,
+    tol: float,
+    max_steps: int,
+) -> Box:
+    if not isinstance(H, LinearOperator):
+        raise ValueError(f"H must be a lipspline.operators.LinearOperator, but is a {type(H).__name__}.")
+    if not isinstance(energy, Energy):
+        raise ValueError(
+            f"The energy must be a lipspline.priors.energy.Energy, but is a {type(energy).__name__}. One with several "
+            f"noise levels is bound to one by .at(noise)."
+        )
+    H.codomain.check("pnp.minimize(y, ...)", y)
+    checks.finite("y", y, "Remove or zero such measurements, and leave them out of the operator too.")
+    if not 0 <= checks.number("strength", strength) < math.inf:
+        raise ValueError(f"strength must be a finite number, at least 0, but is {strength!r}.")
+    checks.positive("tol", tol)
+    checks.at_least("max_steps", max_steps, 1)
+    if positive and box is not None:
+        raise ValueError("Pass positive=True or box=(low, high), not both: positive images are box=(0, inf).")
+    if positive:
+        return Box(0.0, math.inf)
+    if box is None:
+        return EVERYTHING
+    low, high = (checks.number("An end of box", end) for end in box)
+    if not low < high:
+        raise ValueError(f"box must be a pair (low, high) with low < high, but is {box!r}.")
+    if H.support is not None and (low > 0 or high < 0):
+        raise ValueError(f"box must contain 0, which images are outside the support of H, but is {box!r}.")
+    return Box(low, high)
+
+
+def _reference(reference: Tensor | None, like: Tensor) -> Tensor:
+    if reference is None:
+        return torch.zeros_like(like)
+    if reference.is_complex() and not like.is_complex():
+        raise ValueError(f"The reference is complex ({reference.dtype}), but the images are real ({like.dtype}).")
+    return checks.finite("reference", reference.to(like)).expand_as(like)
+
+
+def _certificate(
+    setting: ObjectiveSetting, pairing: Pairing, runs: list[ImageRun], tol: float, distances: Tensor
+) -> ReconstructionCertificate:
+    distance = float(distances.max())
+    broken = any(run.reason == BROKEN for run in runs)
+    longest = max(runs, key=lambda run: run.steps)
+    return ReconstructionCertificate(
+        setting=setting,
+        violations=(BROKEN,) if broken else (),
+        pairing=pairing,
+        converged=all(run.converged for run in runs),
+        residual=max(run.residuals[-1] for run in runs),
+        tol=tol,
+        plain_steps=longest.steps - longest.accelerated,
+        accelerated_steps=longest.accelerated,
+        distance=distance if math.isfinite(distance) and not broken else None,
+        distance_note="" if math.isfinite(distance) else "the objective is not known to be strongly convex",
+    )

@@ -1,0 +1,258 @@
+"""Minimisers of data term and energy: closed forms, constants that are attained, distances, tiers."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from energies import DoubleWell, Huber, Quadratic
+from torch import Tensor
+
+from lipspline.operators import MRI, Identity, Matrix, MultiCoilMRI, cartesian_mask, simulated_maps
+from lipspline.pnp import Tier, minimize
+from lipspline.priors.energy import Energy
+
+
+def random_energy(n: int) -> Quadratic:
+    q = torch.randn(n, n, dtype=torch.float64)
+    return Quadratic(q @ q.mT / n)
+
+
+def solved(a: Tensor, y: Tensor, energy: Quadratic, strength: float, epsilon: float, r: Tensor | None = None) -> Tensor:
+    """The normal equations of a quadratic objective."""
+    n = a.shape[1]
+    matrix = a.mT @ a + strength * energy.matrix + epsilon * torch.eye(n, dtype=a.dtype)
+    right = y @ a + (0 if r is None else epsilon * r)
+    return torch.linalg.solve(matrix, right.mT).mT
+
+
+class Nothing(Energy):
+    """R = 0."""
+
+    def forward(self, x):
+        return x.flatten(1).sum(1) * 0
+
+    def gradient(self, x):
+        return torch.zeros_like(x)
+
+    @property
+    def lipschitz(self):
+        return 0.0
+
+
+class TestMinimisers:
+    def test_a_quadratic_objective_is_minimised_exactly_each_image_for_itself(self):
+        a, energy = torch.randn(6, 8, dtype=torch.float64), random_energy(8)
+        y = torch.randn(3, 6, dtype=torch.float64) * torch.tensor([[1.0], [100.0], [0.01]])
+        r = torch.randn(8, dtype=torch.float64)
+        solution = minimize(y, Matrix(a), energy, 0.3, convexity=1e-2, reference=r, tol=1e-11)
+        exact = solved(a, y, energy, 0.3, solution.certificate.setting.convexity, r)
+        assert solution.converged
+        far = (solution.value - exact).norm(dim=1)
+        assert (far <= 1e-8 * exact.norm(dim=1).clamp_min(1)).all()
+        assert far.max() <= solution.certificate.distance
+        alone = minimize(y[2:], Matrix(a), energy, 0.3, convexity=1e-2, reference=r, tol=1e-11)
+        assert torch.allclose(alone.value, solution.value[2:], atol=1e-9)
+
+    def test_the_minimum_in_a_box_satisfies_the_optimality_conditions(self):
+        a, energy = torch.randn(9, 6, dtype=torch.float64), random_energy(6)
+        y = torch.randn(4, 9, dtype=torch.float64)
+        solution = minimize(y, Matrix(a), energy, 0.1, box=(-0.05, 0.1), convexity=1e-3, tol=1e-11)
+        x, epsilon = solution.value, solution.certificate.setting.convexity
+        gradient = (x @ a.mT - y) @ a + 0.1 * energy.gradient(x) + epsilon * x
+        low, high = x == -0.05, x == 0.1
+        assert low.any()
+        assert high.any()
+        assert (~low & ~high).any()
+        assert (gradient[low] > -1e-7).all()
+        assert (gradient[high] < 1e-7).all()
+        assert gradient[~low & ~high].abs().max() < 1e-7
+        assert ((x >= -0.05) & (x <= 0.1)).all()
+
+    def test_positive_is_a_box_without_a_lid(self):
+        y = torch.tensor([[-1.0, 2.0]])
+        solution = minimize(y, Matrix(torch.eye(2)), Nothing(), 0.0, positive=True)
+        assert solution.value[0, 0] == 0
+        assert solution.value[0, 1] == pytest.approx(2 / (1 + 1e-4), rel=1e-5)
+        with pytest.raises(ValueError, match="not both"):
+            minimize(y, Matrix(torch.eye(2)), Nothing(), 0.0, positive=True, box=(0, 1))
+
+    def test_complex_images_are_two_real_ones(self):
+        mask = torch.rand(10, 12) > 0.4
+        H = MRI(mask, convention="centred")
+        y = H.forward(torch.randn(2, 1, 10, 12, dtype=torch.complex128))
+        energy = Huber(0.1)
+        x = minimize(y, H, energy, 0.05, tol=1e-10).value
+        both = 0.05 * torch.complex(energy.gradient(x.real), energy.gradient(x.imag))
+        gradient = H.adjoint(H.forward(x) - y) + both + 1e-4 * x
+        assert gradient.abs().max() < 1e-8
+        with pytest.raises(ValueError, match="Complex images have no order"):
+            minimize(y, H, energy, 0.05, positive=True)
+
+    def test_images_are_zero_where_no_coil_sees_them(self):
+        maps = simulated_maps(3, (8, 8))
+        maps[:, :2] = 0
+        H = MultiCoilMRI(cartesian_mask(8, 2, 0.25), maps)
+        y = H.forward(torch.rand(1, 1, 8, 8))
+        solution = minimize(y, H, Huber(0.1), 0.05, tol=1e-5)
+        assert (solution.value[..., :2, :] == 0).all()
+        assert solution.converged
+
+    def test_an_operator_with_data_of_its_own_for_each_image_works_too(self):
+        maps = torch.stack([simulated_maps(3, (8, 8)), 0.5 * simulated_maps(3, (8, 8))])
+        H = MultiCoilMRI(cartesian_mask(8, 2, 0.25), maps)
+        y = H.forward(torch.rand(2, 1, 8, 8, dtype=torch.float64))
+        y[0] *= 1e-3  # so that the two stop at different times
+        together = minimize(y, H, Huber(0.1), 0.05, tol=1e-9, max_steps=3000)
+        assert together.converged
+        alone = minimize(
+            y[1:], MultiCoilMRI(H.mask, maps[1]), Huber(0.1), 0.05, tol=1e-10, convexity=4e-4, max_steps=3000
+        )
+        assert torch.allclose(together.value[1:], alone.value, atol=1e-6)
+
+
+class TestConstants:
+    """Each constant is attained, and no perturbation exceeds it."""
+
+    def test_the_constant_of_the_image_is_attained_at_the_worst_singular_value(self):
+        """A singular value √ε: x = s/(s² + ε) y, the largest ratio there is."""
+        H, epsilon = Matrix(torch.diag(torch.tensor([1.0, 0.1, 0.3]).double())), 0.01
+        options = {"convexity": epsilon, "tol": 1e-12}
+        first, second = (
+            minimize(y, H, Nothing(), 0.0, **options)
+            for y in (torch.zeros(1, 3).double(), torch.tensor([[0, 1.0, 0]]).double())
+        )
+        ratio = float((first.value - second.value).norm())
+        constant = first.certificate.estimates[1].constant
+        assert constant == pytest.approx(1 / (2 * math.sqrt(epsilon)))
+        assert ratio == pytest.approx(constant, rel=1e-6)
+
+    def test_the_constant_of_the_data_is_attained_at_the_largest_singular_value(self):
+        H = Matrix(torch.diag(torch.tensor([2.0, 0.1]).double()))
+        options = {"convexity": 0.05, "tol": 1e-12}
+        second = minimize(torch.tensor([[1.0, 0]]).double(), H, Nothing(), 0.0, **options)
+        constant = second.certificate.estimates[0].constant
+        assert float(H.forward(second.value).norm()) == pytest.approx(constant, rel=1e-9)
+        assert constant == pytest.approx(1 / 1.05)
+
+    @pytest.mark.parametrize("strength", [0.5, 1.5])
+    def test_weakly_convex_denoising_has_the_constant_of_the_quotient(self, strength):
+        """R = -ρ/2 x²: x = y / (1 + ε - λρ), for λρ < 1."""
+        energy = Quadratic(-0.6 * torch.eye(4, dtype=torch.float64))
+        y = torch.randn(1, 4, dtype=torch.float64)
+        solution = minimize(y, Identity((4,)), energy, strength, convexity=1e-3, tol=1e-12)
+        assert solution.certificate.tier is Tier.PROVEN
+        constant = 1 / (1 + 1e-3 - 0.6 * strength)
+        assert torch.allclose(solution.value, y * constant)
+        assert [e.constant for e in solution.certificate.estimates] == [pytest.approx(constant)] * 2
+
+    def test_known_singular_values_improve_the_constant(self):
+        """σ >= √ε: σ/(σ² + ε), not 1/(2√ε)."""
+        H = Matrix(torch.diag(torch.tensor([1.0, 0.5]).double()))
+        certificate = minimize(torch.ones(1, 2).double(), H, Nothing(), 0.0, convexity=1e-4).certificate
+        assert certificate.estimates[1].constant == pytest.approx(0.5 / (0.25 + 1e-4))
+        moved = minimize(torch.tensor([[0, 1.0]]).double(), H, Nothing(), 0.0, convexity=1e-4, tol=1e-12).value
+        assert float(moved.norm()) == pytest.approx(certificate.estimates[1].constant)
+
+    @pytest.mark.parametrize("positive", [False, True])
+    def test_no_perturbation_of_random_problems_exceeds_a_constant(self, positive):
+        for seed in range(20):
+            torch.manual_seed(seed)
+            H, energy = Matrix(torch.randn(5, 7, dtype=torch.float64)), random_energy(7)
+            options = {"convexity": 1e-3, "tol": 1e-11, "positive": positive, "max_steps": 3000}
+            y, delta = torch.randn(2, 1, 5, dtype=torch.float64)
+            one, other = (minimize(data, H, energy, 0.2, **options) for data in (y, y + delta))
+            moved, size = one.value - other.value, float(delta.norm())
+            data, image = (estimate.constant for estimate in one.certificate.estimates)
+            assert float(H.forward(moved).norm()) <= data * size * (1 + 1e-6)
+            assert float(moved.norm()) <= image * size * (1 + 1e-6)
+
+
+class TestDistance:
+    def test_it_is_exact_where_only_the_weakest_direction_is_wrong(self):
+        """H does not see the second pixel: there J is ε/2 x², and the gradient over ε is the distance."""
+        H = Matrix(torch.tensor([[1.0, 0.0]], dtype=torch.float64))
+        y, start = torch.ones(1, 1).double(), torch.tensor([[1 / (1 + 1e-3), 0.7]]).double()
+        solution = minimize(y, H, Nothing(), 0.0, convexity=1e-3, max_steps=1, start=start)
+        assert solution.certificate.distance == pytest.approx(0.7, rel=1e-6)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("options", [{}, {"positive": True}, {"box": (0.0, 0.2)}])
+    def test_it_bounds_the_true_distance_after_any_number_of_steps(self, options, dtype):
+        H = Matrix(torch.randn(20, 30, dtype=torch.float64))
+        y, energy = torch.randn(2, 20, dtype=torch.float64), random_energy(30)
+        options = {"convexity": 1e-2, **options}
+        exact = minimize(y, H, energy, 0.5, tol=1e-13, max_steps=5000, **options).value
+        for steps in (1, 3, 10, 100):
+            solution = minimize(y.to(dtype), H, energy, 0.5, max_steps=steps, **options)
+            far = float((solution.value - exact).norm(dim=1).max())
+            assert far <= solution.certificate.distance
+            assert solution.certificate.distance <= 400 * far + 1e-9
+
+    def test_the_constraint_must_be_used_in_it(self):
+        """At a bound the gradient does not vanish: a distance from it would be large for ever."""
+        solution = minimize(-torch.ones(1, 3).double(), Identity((3,)), Nothing(), 0.0, positive=True)
+        assert (solution.value == 0).all()
+        assert solution.certificate.distance < 1e-9
+
+
+class TestWeaklyConvex:
+    H = Matrix(torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]], dtype=torch.float64))
+
+    def test_reconstruction_descends_to_a_critical_point_and_claims_no_more(self):
+        energy, values = DoubleWell(0.5), []
+
+        def objective(x: Tensor) -> float:
+            data = (self.H.forward(x) - y).square().sum() / 2
+            return float(data + 0.8 * energy(x).sum() + epsilon / 2 * x.square().sum())
+
+        y, epsilon = torch.tensor([[3.0, -2.0]], dtype=torch.float64), 1e-4 * self.H.norm_bounds()[1] ** 2
+        solution = minimize(
+            y, self.H, energy, 0.8, tol=1e-10, progress=lambda p: values.append(objective(p.value.clone()))
+        )
+        certificate = solution.certificate
+        assert certificate.tier is Tier.DESCENT
+        assert certificate.guarantee.startswith("descent")
+        assert certificate.distance is None
+        assert [e.constant for e in certificate.estimates] == [None, None]
+        assert "not claimed" in str(certificate)
+        assert solution.converged
+        assert all(later <= earlier + 1e-12 for earlier, later in pairwise(values))
+        x = solution.value
+        gradient = self.H.adjoint(self.H.forward(x) - y) + 0.8 * energy.gradient(x) + epsilon * x
+        assert float(gradient.norm()) < 1e-8
+
+    def test_many_starts_all_descend(self):
+        energy = DoubleWell(0.9)
+        for seed in range(30):
+            torch.manual_seed(seed)
+            H = Matrix(torch.randn(3, 5, dtype=torch.float64) * 0.3)
+            y = torch.randn(1, 3, dtype=torch.float64) * 3
+            solution = minimize(y, H, energy, 0.7, start=3 * torch.randn(1, 5).double(), tol=1e-8, max_steps=5000)
+            assert solution.converged, solution.reason
+
+
+class TestRefusals:
+    def test_what_is_no_energy_is_refused(self):
+        with pytest.raises(ValueError, match=r"must be a lipspline.priors.energy.Energy, but is a ReLU"):
+            minimize(torch.ones(1, 2), Identity((2,)), torch.nn.ReLU(), 0.1)
+
+    @pytest.mark.parametrize("strength", [-1.0, math.inf, math.nan])
+    def test_a_strength_is_finite_and_not_negative(self, strength):
+        with pytest.raises(ValueError, match="strength must be a finite number, at least 0"):
+            minimize(torch.ones(1, 2), Identity((2,)), Nothing(), strength)
+
+    def test_a_box_is_not_empty(self):
+        with pytest.raises(ValueError, match=r"low < high"):
+            minimize(torch.ones(1, 2), Identity((2,)), Nothing(), 0.1, box=(1, 0))
+
+    def test_an_energy_that_returns_nan_ends_with_a_finite_image(self):
+        class Broken(Nothing):
+            def gradient(self, x):
+                return x / 0 * 0
+
+        solution = minimize(torch.ones(1, 2), Identity((2,)), Broken(), 0.1)
+        assert torch.isfinite(solution.value).all()
+        assert not solution.converged
+        assert "NaN" in solution.reason
+        assert solution.certificate.tier is Tier.NONE
