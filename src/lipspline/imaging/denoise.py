@@ -102,7 +102,7 @@ def denoise_file(
         network, trained = prior.at(level), prior.level_for(level)
         result = _applied(network, planes, watch or (lambda done, total: None))
         stored = _finite(from_planes(result, image, white))
-        upper = certify(network, steps=0).upper
+        upper = certify(network).upper
         done = Denoised(
             input=str(source),
             output=str(target),

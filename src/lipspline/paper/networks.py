@@ -201,7 +201,7 @@ def learn(
     )
     evidence = fit(task, plan, folder=context.folder, config=to_json(job), observers=context.observers(lambda: model))
     network = plain(model)
-    return Potential(network, certify(network, steps=0).upper, evidence)
+    return Potential(network, certify(network).upper, evidence)
 
 
 def in_case(spec: NetworkSpec, options: Options, case: str, name: str) -> NetworkSpec:
