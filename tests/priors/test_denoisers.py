@@ -98,7 +98,7 @@ def test_weights_that_are_steeper_than_they_should_be_are_refused(weights):
     with safe_open(path, framework="pt") as file:
         tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata())  # noqa: SIM118
     tensors["0.weight"] *= 1.5
-    metadata |= {"sha256": checksum(tensors), "certificate": '{"upper": 2.0}'}
+    metadata |= {"format": "lipspline/1", "sha256": checksum(tensors), "certificate": '{"upper": 2.0}'}
     save_file(tensors, path, metadata)
     assert load(path).certificate.upper == pytest.approx(1.5, rel=1e-3)
     with pytest.raises(ValueError, match=r"should be 1-Lipschitz, but its layers only prove 1\.[45]"):

@@ -5,11 +5,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lipspline.priors.denoisers import resolve_file, resolve_shipped, shipped
+from lipspline.priors.energies import resolve_ridge, resolve_ridge_file
 from lipspline.priors.prior import Prior
+from lipspline.priors.ridge import is_ridge_file
 
 AUTO = "auto"
-ENERGIES: dict[str, Callable[[], Prior]] = {}
-"""Priors that are energies, by name; the best first."""
+ENERGIES: dict[str, Callable[[], Prior]] = {
+    "ridge": lambda: resolve_ridge("ridge"),
+    "ridge-weak": lambda: resolve_ridge("ridge-weak"),
+}
+"""Priors that are energies, by name, the recommended one first: a new energy joins here."""
 FIRST = ("lls",)
 """The denoisers that are listed first; the others follow in alphabetical order."""
 
@@ -47,5 +52,5 @@ def resolve(prior: str | os.PathLike[str] | Prior = AUTO) -> Prior:
         return resolve_shipped(str(prior))
     path = Path(prior)
     if path.suffix == ".safetensors":
-        return resolve_file(path)
+        return resolve_ridge_file(path) if is_ridge_file(path) else resolve_file(path)
     raise ValueError(f"prior must be one of {', '.join(names())}, or a .safetensors file, but is {os.fspath(prior)!r}.")

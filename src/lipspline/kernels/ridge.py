@@ -1,0 +1,168 @@
+r"""The gradient of a ridge energy, :math:`W^T \sigma(W x)`, in one pass in C; and what its training needs.
+
+Filters are even or odd under reflection at their middle, so that the first half of their taps and the middle one, h of
+k², say all. Even ones come first, and both numbers are multiples of four.
+"""
+
+# pyright: reportIncompatibleMethodOverride=false
+
+from ctypes import c_double, c_int, c_int64, c_void_p
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lipspline.kernels import native
+from lipspline.kernels.choice import implementation
+
+QUAD, TILE, LANES = 4, 24, 8  # channels or taps, pixels of a row, and lanes of a vector in the kernel
+ROWS = 16  # rows of an image that one thread takes at a time
+
+
+class PreparedBank(NamedTuple):
+    """Filters in the two orders in which the kernel reads them."""
+
+    gather: Tensor  # (C / 4, h, 4)
+    spread: Tensor  # (h / 4, C, 4), filled with zeros
+    kernel: int
+    even: int
+
+
+class PreparedTables(NamedTuple):
+    """Intercepts and slopes side by side, one set of splines for all images or one for each."""
+
+    pairs: Tensor  # (1 or B, C, R, 2)
+    scale: Tensor  # (1 or B, C)
+    offset: float
+
+
+def _declare() -> bool:
+    """Tell ctypes the arguments; False if the library lacks the functions."""
+    gradient = getattr(native.library, "lipspline_ridge_gradient", None)
+    pairing = getattr(native.library, "lipspline_ridge_pairing", None)
+    if gradient is None or pairing is None:
+        return False
+    gradient.argtypes = [*[c_void_p] * 5, c_double, *[c_int64] * 10, *[c_void_p] * 2, c_int]
+    pairing.argtypes = [*[c_void_p] * 5, c_double, *[c_int64] * 9, *[c_void_p] * 2, c_int]
+    return True
+
+
+_declared = _declare()
+
+
+def has_ridge(x: Tensor) -> bool:
+    """Whether the kernels run on tensors like `x`: float32 on a processor with AVX2, with the C library in use."""
+    if x.dtype != torch.float32 or not _declared or implementation(x) != "c":
+        return False
+    assert native.library is not None
+    return bool(native.library.lipspline_has_ridge())
+
+
+@torch.no_grad()
+def prepare_bank(filters: Tensor, even: int) -> PreparedBank:
+    """Filters `(C, 1, k, k)` as the kernels want them; the first `even` are even, the others odd."""
+    channels, kernel = len(filters), filters.shape[-1]
+    if even % QUAD or channels % QUAD:
+        raise ValueError(
+            f"The numbers of even and odd filters must be multiples of 4, but are {even} and {channels - even}."
+        )
+    half = filters.reshape(channels, -1)[:, : (kernel**2 + 1) // 2]
+    taps = half.shape[1]
+    gather = half.reshape(-1, QUAD, taps).transpose(1, 2).contiguous()
+    spread = F.pad(half, (0, -taps % QUAD)).reshape(channels, -1, QUAD).transpose(0, 1).contiguous()
+    return PreparedBank(gather, spread, kernel, even)
+
+
+@torch.no_grad()
+def prepare_tables(b: Tensor, s: Tensor, scale: Tensor, offset: float) -> PreparedTables:
+    """The arguments of `piecewise_affine`, `(C, R)` or `(B, C, R)`, as the kernels want them."""
+    pairs = torch.stack([b, s], dim=-1)
+    if b.ndim == 2:
+        pairs, scale = pairs[None], scale[None]
+    return PreparedTables(pairs.contiguous(), scale.contiguous(), float(offset))
+
+
+@torch.no_grad()
+def ridge_gradient(x: Tensor, bank: PreparedBank, tables: PreparedTables) -> Tensor:
+    """`Wᵀσ(W x)` of images `(B, 1, H, W)` of which `has_ridge` is true, with zeros outside, without derivatives."""
+    sizes = _sizes(x, bank, tables)
+    y = torch.empty(x.shape, dtype=x.dtype)
+    if not x.numel():
+        return y
+    stride, padded = _padded(x, bank.kernel)
+    parts = torch.empty(len(x), -(-x.shape[-2] // ROWS), ROWS + bank.kernel - 1, stride)
+    native.run(
+        "lipspline_ridge_gradient",
+        padded.data_ptr(), bank.gather.data_ptr(), bank.spread.data_ptr(), tables.pairs.data_ptr(),
+        tables.scale.data_ptr(), tables.offset, *sizes, ROWS, parts.data_ptr(), y.data_ptr(), native.threads(),
+    )  # fmt: skip
+    return y
+
+
+def ridge_pairing(
+    e: Tensor, x: Tensor, filters: Tensor, even: int, tables: tuple[Tensor, Tensor, Tensor, float]
+) -> Tensor:
+    """`⟨W e, σ(W x)⟩` of each image, `(B,)`, with derivatives by filters, intercepts and slopes, but not by e and x.
+
+    Args:
+        e, x: images `(B, 1, H, W)` of which `has_ridge` is true.
+        filters: `(C, 1, k, k)`, the first `even` even and the others odd.
+        even: how many.
+        tables: the arguments `b, s, scale, offset` of `piecewise_affine`, with b and s `(B, C, R)`.
+    """
+    b, s, scale, offset = tables
+    half = filters.reshape(len(filters), -1)[:, : (filters.shape[-1] ** 2 + 1) // 2]
+    bank = prepare_bank(filters, even)
+    return _Pairing.apply(half, b, s, e, x, bank, prepare_tables(b, s, scale, offset))  # type: ignore[return-value]
+
+
+class _Pairing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, half, b, s, e, x, bank, tables):
+        sizes = _sizes(x, bank, tables)
+        _, padded = _padded(x, bank.kernel)
+        _, other = _padded(e, bank.kernel)
+        products, sums = torch.empty(len(x), *half.shape, LANES), torch.empty(len(x), *tables.pairs.shape[1:])
+        native.run(
+            "lipspline_ridge_pairing",
+            padded.data_ptr(), other.data_ptr(), bank.gather.data_ptr(), tables.pairs.data_ptr(),
+            tables.scale.data_ptr(), tables.offset, *sizes, products.data_ptr(), sums.data_ptr(), native.threads(),
+        )  # fmt: skip
+        products = products.sum(dim=-1)
+        ctx.save_for_backward(products, sums)
+        return (sums[..., 0] * b + sums[..., 1] * s).sum(dim=(1, 2))
+
+    @staticmethod
+    def backward(ctx, g):
+        products, sums = ctx.saved_tensors
+        weighted = g[:, None, None, None] * sums
+        return torch.einsum("b,bct->ct", g, products), weighted[..., 0], weighted[..., 1], None, None, None, None
+
+
+def _sizes(x: Tensor, bank: PreparedBank, tables: PreparedTables) -> tuple[int, ...]:
+    """Images, groups, height, width, stride, channels, even, regions, k; refused where they do not fit."""
+    (images, _, height, width), (groups, channels, regions, _) = x.shape, tables.pairs.shape
+    if groups not in (1, images) or channels != bank.spread.shape[1]:
+        raise ValueError(
+            f"The tables {tuple(tables.pairs.shape)} do not fit {images} images and {bank.spread.shape[1]} filters: "
+            f"they must have one row for each filter, and be for one or for all images."
+        )
+    return (
+        images,
+        groups,
+        height,
+        width,
+        width + -width % TILE + bank.kernel - 1,
+        channels,
+        bank.even,
+        regions,
+        bank.kernel,
+    )
+
+
+def _padded(x: Tensor, kernel: int) -> tuple[int, Tensor]:
+    """The stride and images `(B, 1, H + k - 1, stride)` with zeros around."""
+    width, before = x.shape[-1], kernel // 2
+    stride = width + -width % TILE + kernel - 1
+    return stride, F.pad(x, (before, stride - width - before, before, before)).contiguous()

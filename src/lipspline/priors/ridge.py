@@ -1,0 +1,363 @@
+r"""Ridge energies: a bank of filters and one odd linear spline per filter, learned, with proven constants.
+
+.. math:: R_s(x) = \sum_c \sum_p \frac{1}{a_c(s)^2}\, \psi_c\bigl(a_c(s)\, (w_c * x)_p\bigr), \qquad
+          \nabla R_s(x) = W^T \sigma_s(W x), \quad \sigma_{s,c}(t) = \frac{1}{a_c(s)}\, \psi_c'(a_c(s)\, t)
+
+s is the noise level. Each :math:`\psi_c'` is an odd linear spline, given by its slopes on the M regions of equal length
+in [0, radius]; beyond, the last slope goes on. With slopes in [-ρ, 1] and :math:`\|W\|^2 \le 1`, the gradient is
+1-Lipschitz and :math:`R_s + \tfrac\rho2\|x\|^2` is convex, for every s.
+
+Filters have mean zero and splines are odd, so that away from the border, where zeros are around the image, offsets and
+signs do not matter. A complex image is treated as two real ones.
+"""
+
+import hashlib
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lipspline._infra.files import write_whole
+from lipspline.functional.norm_bounds import OUTWARD
+from lipspline.functional.ridge import Tables, bank_norm_upper, hats, odd_tables, potential_constants
+from lipspline.kernels import piecewise_affine
+from lipspline.kernels import ridge as kernel
+from lipspline.priors.energy import Energy
+
+FORMAT = "lipspline-ridge/1"
+
+
+class Denoised(NamedTuple):
+    """An approximate minimiser of ½‖x - y‖² + λ R(x)."""
+
+    value: Tensor
+    steps: int
+    distance: float
+    """Proven: the distance to the minimiser, as a root mean square over pixels, is at most this."""
+
+
+class RidgeEnergy(nn.Module):
+    """A learned ridge energy for all noise levels, with constants proven from its weights.
+
+    Args:
+        filters: (C, 1, k, k); the first `even` are even under reflection at the middle, the others odd.
+        slopes: (C, M), of the splines on [0, radius].
+        log_scale: (C, K), log(s a_c(s)) at the nodes.
+        log_strength: (K,), log λ(s) at the nodes: the strength with which the energy denoises noise of level s.
+        nodes: (K,) noise levels of constant ratio; between them, interpolation is linear in log s.
+        even: how many filters are even.
+        radius: the last knot of the splines.
+        provenance: where it comes from, any JSON values.
+
+    Attributes:
+        upper: the gradient is Lipschitz with this constant, for every noise level and image size.
+        weak: ρ, such that R + ρ/2 ‖x‖² is convex; 0 if the energy is convex.
+    """
+
+    filters: Tensor
+    slopes: Tensor
+    log_scale: Tensor
+    log_strength: Tensor
+    nodes: Tensor
+
+    def __init__(
+        self,
+        filters: Tensor,
+        slopes: Tensor,
+        log_scale: Tensor,
+        log_strength: Tensor,
+        nodes: Tensor,
+        *,
+        even: int,
+        radius: float,
+        provenance: dict[str, Any] | None = None,
+    ):
+        super().__init__()
+        tensors = {
+            "filters": filters,
+            "slopes": slopes,
+            "log_scale": log_scale,
+            "log_strength": log_strength,
+            "nodes": nodes,
+        }
+        _check(tensors, even, radius)
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor.detach().clone())
+        self.even, self.radius, self.provenance = even, float(radius), provenance or {}
+        norm = bank_norm_upper(filters)
+        self.upper = norm * float(slopes.abs().max()) * OUTWARD
+        self.weak = norm * max(0.0, -float(slopes.min())) * OUTWARD
+        # λ is largest at a node; float32 rounds exp and interpolation by a few units in the last place
+        self.denoising_convexity = 1 - self.weak * float(log_strength.double().max().exp()) * (1 + 1e-5)
+
+    @property
+    def convex(self) -> bool:
+        return self.weak == 0.0
+
+    def strength(self, noise: float) -> float:
+        """λ(s): the weight of the energy in the denoising problem at noise level s."""
+        return float(torch.exp(hats(self._level(noise), self.nodes) @ self.log_strength))
+
+    def at(self, noise: float) -> "RidgeAtNoise":
+        """The energy for one noise level, as plain tables."""
+        scale = torch.exp(hats(self._level(noise), self.nodes) @ self.log_scale.mT) / noise
+        return RidgeAtNoise(self, odd_tables(self.slopes, self.radius, scale), float(noise))
+
+    def energy(self, x: Tensor, noise: float) -> Tensor:
+        """R_s(x) of each image of a batch (B, 1, H, W), real or complex: (B,)."""
+        return self.at(noise)(x)
+
+    def gradient(self, x: Tensor, noise: float) -> Tensor:
+        """∇R_s(x) for images (B, 1, H, W), real or complex."""
+        return self.at(noise).gradient(x)
+
+    def denoise(self, y: Tensor, noise: float, *, tol: float = 1e-4, max_steps: int = 1000) -> Denoised:
+        """The minimiser of ½‖x - y‖² + λ(s) R_s(x): a firmly nonexpansive map of y if the energy is convex."""
+        return self.at(noise).prox(y, self.strength(noise), tol=tol, max_steps=max_steps)
+
+    def _level(self, noise: float) -> Tensor:
+        if not (isinstance(noise, (int, float)) and 0 < noise < math.inf):
+            raise ValueError(f"noise must be a positive number, the standard deviation of the noise, but is {noise!r}.")
+        return self.nodes.new_tensor(float(noise))
+
+    def extra_repr(self) -> str:
+        kind = "convex" if self.convex else f"weakly convex, ρ = {self.weak:.3g}"
+        return f"{len(self.filters)} filters {self.filters.shape[-1]}x{self.filters.shape[-1]}, {kind}"
+
+
+class RidgeAtNoise(Energy):
+    """A ridge energy at one noise level: fixed filters and tables. `RidgeEnergy.at` makes it."""
+
+    filters: Tensor
+    intercepts: Tensor
+    slopes: Tensor
+    scale: Tensor
+    constants: Tensor
+
+    def __init__(self, energy: RidgeEnergy, tables: Tables, noise: float):
+        super().__init__()
+        buffers = {
+            "filters": energy.filters,
+            "intercepts": tables.b,
+            "slopes": tables.s,
+            "scale": tables.scale,
+            "constants": potential_constants(tables),
+        }
+        for name, tensor in buffers.items():
+            self.register_buffer(name, tensor)
+        self.offset, self.noise = tables.offset, noise
+        self._upper, self._weak = energy.upper, energy.weak
+        self._bank = self._prepared = None
+        if kernel.has_ridge(energy.filters) and energy.even % 4 == 0 and len(energy.filters) % 4 == 0:
+            self._bank = kernel.prepare_bank(energy.filters, energy.even)
+            self._prepared = kernel.prepare_tables(*tables)
+
+    @property
+    def tables(self) -> Tables:
+        """The splines, as `piecewise_affine` takes them."""
+        return Tables(self.intercepts, self.slopes, self.scale, self.offset)
+
+    @property
+    def lipschitz(self) -> float:
+        """Of the gradient, for every image size: proven from the weights."""
+        return self._upper
+
+    @property
+    def weak_convexity(self) -> float:
+        """ρ, such that R + ρ/2 ‖x‖² is convex; 0 if the energy is convex."""
+        return self._weak
+
+    def responses(self, x: Tensor) -> Tensor:
+        """W x, (B, C, H, W), of real images (B, 1, H, W)."""
+        return F.conv2d(x, self.filters.to(x.dtype), padding=self.filters.shape[-1] // 2)
+
+    def adjoint(self, z: Tensor) -> Tensor:
+        """Wᵀ z, (B, 1, H, W)."""
+        return F.conv_transpose2d(z, self.filters.to(z.dtype), padding=self.filters.shape[-1] // 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """R(x) of each image: (B,)."""
+        _check_images(x)
+        if x.is_complex():
+            return self(x.real) + self(x.imag)
+        z = self.responses(x)
+        b, s, scale, offset = self.tables
+        constant = piecewise_affine(z, self.constants, torch.zeros_like(s), scale, offset)
+        return (constant + z * piecewise_affine(z, b, s / 2, scale, offset)).sum(dim=(1, 2, 3))
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """∇R(x) = Wᵀσ(W x)."""
+        _check_images(x)
+        if x.is_complex():
+            both = self.gradient(torch.cat([x.real, x.imag]))
+            return torch.complex(*both.chunk(2))
+        if self._bank is not None and kernel.has_ridge(x) and not (torch.is_grad_enabled() and x.requires_grad):
+            assert self._prepared is not None
+            return kernel.ridge_gradient(x, self._bank, self._prepared)
+        return self.adjoint(piecewise_affine(self.responses(x), *self.tables))
+
+    @torch.no_grad()
+    def prox(self, y: Tensor, strength: float, *, tol: float = 1e-4, max_steps: int = 1000) -> Denoised:
+        """Minimise ½‖x - y‖² + strength R(x) by accelerated gradient steps with restarts (O'Donoghue and Candès 2015).
+
+        The objective is strongly convex with constant μ = 1 - strength ρ, so that its gradient at any x proves
+        ‖x - x*‖ <= ‖gradient‖ / μ: the steps end when that is at most `tol` as a root mean square over the pixels.
+
+        Args:
+            y: (B, 1, H, W), real or complex.
+            strength: λ, with λρ < 1.
+            tol: the distance aimed at.
+            max_steps: the most steps; `distance` then says how far it came.
+        """
+        convexity = 1 - strength * self._weak
+        if not (strength >= 0 and convexity > 0):
+            raise ValueError(
+                f"Denoising with strength {strength:g} needs strength·ρ < 1, but the energy is weakly convex with "
+                f"ρ = {self._weak:.4g}. Use a strength below {1 / self._weak if self._weak else math.inf:.4g}."
+            )
+        step = 1 / (1 + strength * self._upper)
+        x = v = y
+        t, steps, distance = 1.0, 0, math.inf
+        for steps in range(max_steps + 1):
+            gradient = v - y + strength * self.gradient(v)
+            distance = float(gradient.abs().square().mean(dim=(1, 2, 3)).max().sqrt()) / convexity
+            if distance <= tol or steps == max_steps:
+                break
+            new = v - step * gradient
+            if float((gradient.conj() * (new - x)).real.sum()) > 0:
+                t, v = 1.0, new
+            else:
+                t_new = (1 + math.sqrt(1 + 4 * t * t)) / 2
+                v = new + (t - 1) / t_new * (new - x)
+                t = t_new
+            x = new
+        return Denoised(v, steps, distance)
+
+
+def _check(tensors: dict[str, Tensor], even: int, radius: float) -> None:
+    """Refuse weights that are no ridge energy."""
+    filters, slopes, nodes = tensors["filters"], tensors["slopes"], tensors["nodes"]
+    channels, knots = len(filters), len(nodes)
+    wanted = {
+        "filters": (channels, 1, filters.shape[-1], filters.shape[-1]),
+        "slopes": (channels, slopes.shape[-1]),
+        "log_scale": (channels, knots),
+        "log_strength": (knots,),
+        "nodes": (knots,),
+    }
+    for name, shape in wanted.items():
+        if tuple(tensors[name].shape) != shape:
+            raise ValueError(f"A ridge energy needs {name} of shape {shape}, but got {tuple(tensors[name].shape)}.")
+        if not tensors[name].isfinite().all():
+            raise ValueError(f"A ridge energy needs finite {name}.")
+    if filters.shape[-1] % 2 == 0 or slopes.shape[-1] < 1 or knots < 2 or not radius > 0:
+        raise ValueError("A ridge energy needs filters of odd size, slopes, at least two nodes and a positive radius.")
+    ratios = nodes.double().log().diff()
+    if not (nodes > 0).all() or not (ratios > 0).all() or float(ratios.max() - ratios.min()) > 1e-4 * float(ratios[0]):
+        raise ValueError("The nodes of a ridge energy must be positive and rise by a constant ratio.")
+    mirrored = filters.flip(2, 3)
+    if not (0 <= even <= channels and filters[:even].equal(mirrored[:even]) and filters[even:].equal(-mirrored[even:])):
+        raise ValueError(f"The first {even} filters of a ridge energy must be even, and the others odd, exactly.")
+
+
+def _check_images(x: Tensor) -> None:
+    if x.ndim != 4 or x.shape[1] != 1 or not (x.is_floating_point() or x.is_complex()):
+        raise ValueError(
+            f"A ridge energy takes images of shape (B, 1, H, W), real or complex, but got shape {tuple(x.shape)} of "
+            f"{x.dtype}."
+        )
+
+
+@torch.no_grad()
+def normalised(energy: RidgeEnergy) -> RidgeEnergy:
+    r"""The same denoisers with :math:`\|W\|^2 \le 1` proven: filters over c, scales times c, strengths times c²."""
+    norm = bank_norm_upper(energy.filters)
+    filters = energy.filters
+    divisor = math.sqrt(norm)
+    while bank_norm_upper(filters) > 1:
+        filters = (energy.filters.double() / divisor).to(energy.filters.dtype)
+        divisor *= 1 + 1e-8
+    return RidgeEnergy(
+        filters,
+        energy.slopes,
+        energy.log_scale + math.log(divisor),
+        energy.log_strength + 2 * math.log(divisor),
+        energy.nodes,
+        even=energy.even,
+        radius=energy.radius,
+        provenance=energy.provenance,
+    )
+
+
+def save_ridge(energy: RidgeEnergy, path: str | os.PathLike[str]) -> None:
+    """Write an energy as safetensors, with its constants, provenance and a checksum of everything as metadata."""
+    tensors = {name: tensor.float().contiguous() for name, tensor in energy.named_buffers()}
+    metadata = {
+        "format": FORMAT,
+        "config": json.dumps({"even": energy.even, "radius": energy.radius}),
+        "certificate": json.dumps({"upper": energy.upper, "weak": energy.weak}),
+        "provenance": json.dumps(energy.provenance),
+    }
+    metadata["sha256"] = _checksum(tensors, metadata)
+    write_whole(Path(path), to_bytes(tensors, metadata))
+
+
+def is_ridge_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a file says that it holds a ridge energy; nothing else in it is looked at."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return (file.metadata() or {}).get("format") == FORMAT
+    except (SafetensorError, OSError):
+        return False
+
+
+def load_ridge(path: str | os.PathLike[str]) -> RidgeEnergy:
+    """Read an energy written by `save_ridge`: all is checked, and the constants are proven again from the weights."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path} is no safetensors file, or is damaged ({error}).") from error
+    if metadata.get("format") != FORMAT:
+        raise ValueError(f"{path} is no ridge energy: its format is {metadata.get('format')!r}, not {FORMAT!r}.")
+    if _checksum(tensors, metadata) != metadata.get("sha256"):
+        raise ValueError(f"{path} was changed after it was written: its checksum does not match.")
+    try:
+        config, certificate, provenance = (json.loads(metadata[key]) for key in ("config", "certificate", "provenance"))
+        energy = RidgeEnergy(
+            *(tensors.pop(name) for name in ("filters", "slopes", "log_scale", "log_strength", "nodes")),
+            even=int(config["even"]),
+            radius=float(config["radius"]),
+            provenance=provenance,
+        )
+        promised = float(certificate["upper"]), float(certificate["weak"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error}).") from error
+    if tensors:
+        raise ValueError(f"{path} is no ridge energy: it has the unknown tensors {sorted(tensors)}.")
+    if energy.upper > promised[0] * (1 + 1e-9) or energy.weak > promised[1] * (1 + 1e-9):
+        raise ValueError(
+            f"{path} promises the constants {promised[0]:.9g} and {promised[1]:.9g}, but its weights only prove "
+            f"{energy.upper:.9g} and {energy.weak:.9g}."
+        )
+    return energy
+
+
+def _checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
+    """SHA-256 over names, types, shapes and values of tensors, and over all metadata but the checksum itself."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+        digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    for key in sorted(metadata.keys() - {"sha256"}):
+        digest.update(f"{key}={metadata[key]};".encode())
+    return digest.hexdigest()
