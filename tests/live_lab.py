@@ -12,10 +12,11 @@ uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed (extra
 pytest.importorskip("starlette", reason="starlette is not installed (extra `lab`)")
 
 from lipspline.lab.app import lab_app  # noqa: E402
-from lipspline.lab.server import listen  # noqa: E402
+from lipspline.lab.server import configuration, listen  # noqa: E402
 
 ORDER = {
     "image": "phantom",
+    "slice": 0,
     "kind": "mri",
     "acceleration": 2,
     "angles": 20,
@@ -71,8 +72,7 @@ def opened(session):
     """A lab on a free port, in a thread of this process."""
     with listen(0) as listener:
         port = listener.getsockname()[1]
-        config = uvicorn.Config(lab_app(session, port), log_level="critical", lifespan="off", ws="none")
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(configuration(lab_app(session, port)))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         while not server.started:

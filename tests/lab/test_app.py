@@ -26,11 +26,11 @@ def test_the_files_of_the_page_are_there(lab):
         assert (status, headers.get_content_type()) == (200, kind)
 
 
-def test_the_shelf_says_what_there_is(lab):
-    _, shelf, _ = lab.ask("GET", "/shelf")
-    assert shelf["images"][:3] == ["head", "phantom", "camera"]
-    assert shelf["models"][0] == "small"
-    assert shelf["running"] is None
+def test_the_choices_are_those_of_the_catalogue_and_the_best_comes_first(lab):
+    _, choices, _ = lab.ask("GET", "/choices")
+    assert [image["name"] for image in choices["images"]][:3] == ["head", "phantom", "camera"]
+    assert choices["models"][:2] == ["small", "lls"]
+    assert choices["running"] is None
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_one_job_at_a_time(lab, slow):
     status, answer, _ = lab.order()
     assert status == 409
     assert answer["error"].startswith("One reconstruction is running already, and the lab runs one at a time.")
-    assert lab.ask("GET", "/shelf")[1]["running"] == first
+    assert lab.ask("GET", "/choices")[1]["running"] == first
     assert lab.order("/preview")[0] == 200
 
 
@@ -159,8 +159,8 @@ def test_an_uploaded_image_is_reconstructed(lab):
     pixels = np.random.default_rng(0).random((40, 32))
     status, answer, _ = lab.ask("POST", "/images?name=%3Cb%3Escan.npy", npy(pixels))
     assert status == 201
-    assert answer["image"].endswith(": <b>scan.npy")
-    events = lab.finish(lab.order(image=answer["image"])[1]["job"])
+    assert answer["name"].endswith(": <b>scan.npy")
+    events = lab.finish(lab.order(image=answer["name"])[1]["job"])
     assert events[-1][0] == "done"
     assert "<b>scan" not in events[-1][1]["section"]
 

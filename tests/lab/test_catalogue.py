@@ -1,4 +1,4 @@
-"""Uploads: images of every size become images of the lab; everything else is one sentence without a path."""
+"""Uploads: images and measurements of every size; everything else is one sentence without a path."""
 
 import io
 
@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 import torch
 
+from lipspline.formats.ct import Sinograms
+from lipspline.formats.kspace import Kspace
 from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume
-from lipspline.lab.catalogue import KEPT, LARGEST, Denoisers, ImageCatalogue, prepare, read_upload
+from lipspline.lab import catalogue as module
+from lipspline.lab.catalogue import KEPT, LARGEST, Catalogue, Content, Denoisers, prepare
+
+
+@pytest.fixture
+def catalogue():
+    found = Catalogue()
+    yield found
+    found.close()
 
 
 def npy(array):
@@ -17,84 +27,157 @@ def npy(array):
     return file.getvalue()
 
 
-def test_an_uploaded_array_is_the_image():
+def add(catalogue, name, content, **options):
+    draft = catalogue.draft()
+    draft.write_bytes(content)
+    return catalogue.add(name, draft, **options)
+
+
+def files(catalogue):
+    return sorted(path.name for path in catalogue.draft().parent.iterdir())[1:]
+
+
+def test_an_uploaded_array_is_the_image(catalogue):
     image = np.random.default_rng(0).random((20, 30)).astype(np.float32)
-    torch.testing.assert_close(read_upload("a.npy", npy(image)), torch.from_numpy(image / image.max()))
+    source = add(catalogue, "a.npy", npy(image))
+    assert (source.content, source.modality, source.slices) == (Content.IMAGES, "mri", 1)
+    torch.testing.assert_close(catalogue.read(source, 0).slices, torch.from_numpy(image)[None])
 
 
-def test_a_png_is_read(tmp_path):
+def test_a_png_is_read(catalogue):
     Image = pytest.importorskip("PIL.Image")
     pixels = np.arange(400, dtype=np.uint8).reshape(20, 20)
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
-    torch.testing.assert_close(read_upload("Scan.PNG", file.getvalue()), torch.from_numpy(pixels / 255.0).float())
+    image = catalogue.read(add(catalogue, "Scan.PNG", file.getvalue()), 0).slices[0]
+    torch.testing.assert_close(image / image.max(), torch.from_numpy(pixels / 255.0).float())
 
 
-def test_of_several_slices_the_middle_one_is_taken():
-    volume = torch.stack([torch.full((16, 16), value) for value in (1.0, 2.0, 3.0)])
-    volume[1, 0, 0] = 4
-    assert prepare(Volume(volume))[0, 1] == 0.5
+def test_every_slice_can_be_chosen(catalogue):
+    volume = np.stack([np.full((16, 16), value) for value in (1.0, 2.0, 3.0)])
+    source = add(catalogue, "volume.npy", npy(volume))
+    assert source.slices == 3
+    assert [float(catalogue.read(source, k).slices.max()) for k in range(3)] == [1, 2, 3]
+    with pytest.raises(ValueError, match=r"^slice must be below 3 for 1: volume\.npy, but is 3\.$"):
+        catalogue.read(source, 3)
+
+
+def test_k_space_is_a_measurement(catalogue):
+    source = add(catalogue, "k.npy", npy(np.ones((2, 20, 20), complex)))
+    assert (source.content, source.modality, source.slices) == (Content.KSPACE, "mri", 2)
+    found = catalogue.read(source, 1)
+    assert isinstance(found, Kspace)
+    assert found.data.shape == (1, 1, 20, 20)
+
+
+def test_a_sinogram_is_one_if_the_user_says_so(catalogue):
+    source = add(catalogue, "s.npy", npy(np.ones((3, 30, 20))), sinogram=True)
+    assert (source.content, source.modality, source.slices) == (Content.SINOGRAMS, "ct", 3)
+    found = catalogue.read(source, 2)
+    assert isinstance(found, Sinograms)
+    assert found.data.shape == (1, 30, 20)
+
+
+def test_dicom_of_a_ct_is_opened_as_ct(catalogue, tmp_path):
+    dicom = pytest.importorskip("lipspline.formats.dicom")
+    pytest.importorskip("pydicom")
+    image = torch.linspace(-1000, 800, 400).view(1, 20, 20)
+    dicom.write(tmp_path / "ct.dcm", Volume(image, unit="hounsfield"), modality="CT", description="test")
+    source = add(catalogue, "ct.dcm", (tmp_path / "ct.dcm").read_bytes())
+    assert source.modality == "ct"
+    found = catalogue.read(source, 0)
+    assert found.unit == "hounsfield"
+    assert float(found.slices.max()) == pytest.approx(800, abs=1)
 
 
 def test_large_images_are_reduced_by_averaging():
     """Means over squares: an image twice too large in both directions."""
     image = torch.rand(1, LARGEST, 2 * LARGEST)
-    reduced = prepare(Volume(image))
-    means = image[0].view(LARGEST // 2, 2, LARGEST, 2).mean(dim=(1, 3))
-    torch.testing.assert_close(reduced, means / means.max())
+    means = image.view(LARGEST // 2, 2, LARGEST, 2).mean(dim=(1, 3))
+    torch.testing.assert_close(prepare(Volume(image)).slices[0], means)
 
 
-def test_hounsfield_units_become_attenuation():
-    assert (
-        prepare(Volume(torch.full((1, 16, 16), -1000.0).index_fill(2, torch.tensor([3]), 0.0), unit="hounsfield"))[
-            0
-        ].tolist()
-        == [0.0] * 3 + [1.0] + [0.0] * 12
-    )
+def test_nothing_is_below_zero_or_below_air():
+    image = torch.linspace(-3024, 100, 400).view(1, 20, 20)
+    assert prepare(Volume(image, unit="hounsfield")).slices.min() == -1000
+    shifted = prepare(Volume(image)).slices
+    assert (shifted.min(), shifted.max()) == (0, 3124)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("scan.exe", b"x", r"^The name of an image must end in one of \.png, "),
+        ("scan.exe", b"x", r"^The name of a file must end in one of \.png, "),
         ("", b"x", "must end in one of"),
         ("a.png", b"not an image", "damaged"),
         ("a.npy", b"", "empty"),
         ("a.npy", npy(np.zeros((20, 20))), "black"),
         ("a.npy", npy(np.ones((4, 400))), r"4 x 400 pixels; the lab needs 16 a side"),
-        ("a.npy", npy(np.ones((20, 20), complex)), "k-space"),
         ("a.npy", npy(np.full((20, 20), np.nan)), "NaN"),
         ("a.npy", npy(np.array([object()], dtype=object)), "."),
     ],
 )
-def test_bad_files_are_one_sentence_without_a_path(name, content, message):
+def test_bad_files_are_one_sentence_without_a_path_and_leave_nothing_behind(catalogue, name, content, message):
     with pytest.raises(FileError if "NaN" not in message else ValueError, match=message) as caught:
-        read_upload(name, content)
+        add(catalogue, name, content)
     assert "/tmp" not in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert not [file for file in files(catalogue) if "." in file]
 
 
 @pytest.mark.parametrize("name", ["../../etc/evil.npy", "/etc/evil.npy", "..\\evil.npy", "a/b/../evil.npy"])
-def test_a_name_is_never_a_path(name, tmp_path, monkeypatch):
+def test_a_name_is_never_a_path(catalogue, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    label = ImageCatalogue().add(name, npy(np.eye(20)))
-    assert label == "1: evil.npy"
+    assert add(catalogue, name, npy(np.eye(20))).name == "1: evil.npy"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_the_latest_uploads_are_kept():
-    images = ImageCatalogue()
+def uploads(catalogue):
+    return [source.name for source in catalogue.sources() if source.path is not None]
+
+
+def test_only_the_latest_uploads_are_kept(catalogue):
     for i in range(KEPT + 2):
-        images.add(f"{i}.npy", npy(np.eye(20)))
-    assert images.names()[3:] == [f"{i + 1}: {i}.npy" for i in range(2, KEPT + 2)]
+        add(catalogue, f"{i}.npy", npy(np.eye(20)))
+    assert uploads(catalogue) == [f"{i + 1}: {i}.npy" for i in range(2, KEPT + 2)]
+    assert len([file for file in files(catalogue) if file.endswith(".npy")]) == KEPT
     with pytest.raises(ValueError, match="image must be one of"):
-        images.get("1: 0.npy")
+        catalogue.get("1: 0.npy")
+
+
+def test_uploads_fill_no_more_of_the_disk_than_they_may(catalogue, monkeypatch):
+    size = len(npy(np.eye(20)))
+    monkeypatch.setattr(module, "KEPT_BYTES", 3 * size)
+    for i in range(5):
+        add(catalogue, f"{i}.npy", npy(np.eye(20)))
+    assert uploads(catalogue) == ["3: 2.npy", "4: 3.npy", "5: 4.npy"]
+    add(catalogue, "big.npy", npy(np.eye(60)))
+    assert uploads(catalogue) == ["6: big.npy"]
+
+
+def test_uploads_go_when_the_session_ends(catalogue):
+    path = add(catalogue, "a.npy", npy(np.eye(20))).path
+    catalogue.close()
+    assert not path.exists()
 
 
 def test_without_any_denoiser_the_lab_says_what_to_do(monkeypatch):
-    monkeypatch.setattr("lipspline.priors.denoisers.available", dict)
-    with pytest.raises(ValueError, match="Name one of your own with --weights"):
+    monkeypatch.setattr(module, "catalogue", dict)
+    with pytest.raises(ValueError, match="Give a file with weights of your own"):
         Denoisers()
+
+
+def test_the_best_denoiser_comes_first():
+    assert Denoisers().names()[0] == "lls"
+
+
+def test_few_noise_levels_are_kept_in_memory():
+    denoisers = Denoisers()
+    assert denoisers.get("lls", 7.0) is denoisers.get("lls", 7.0)
+    first = denoisers.get("lls", 7.0)
+    for level in range(8, 11):
+        denoisers.get("lls", float(level))
+    assert denoisers.get("lls", 7.0) is not first
 
 
 def test_a_file_that_is_no_denoiser_is_refused(tmp_path):

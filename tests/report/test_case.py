@@ -1,12 +1,16 @@
 """What a page shows of a problem."""
 
 import math
+import re
+from dataclasses import replace
 
 import pytest
 import torch
 
 from lipspline.functional.quality import psnr, ssim
-from lipspline.report import Case, Picture
+from lipspline.report import Case, DataMisfit, Picture, Rescale
+from lipspline.report.case import case_section
+from lipspline.report.images import robust_window
 
 
 def test_the_reference_comes_first_and_is_what_errors_are_against(case):
@@ -19,7 +23,7 @@ def test_without_reference_differences_are_to_the_first_picture(case):
     alone = Case("Alone", case.pictures)
     assert [picture.name for picture, _ in alone.errors()] == ["Plain", "Fast"]
     assert alone.quality(case.pictures[0]) is None
-    assert alone.window().high == pytest.approx(float(case.pictures[-1].image.max()))
+    assert alone.window().high == robust_window(case.pictures[-1].image[0, 0]).high
 
 
 def test_quality_is_psnr_and_ssim_in_units_of_the_brightest_value(case):
@@ -55,3 +59,54 @@ def test_pictures_of_different_sizes_are_refused():
 def test_a_case_without_pictures_is_refused():
     with pytest.raises(ValueError, match="'Empty' has no picture"):
         Case("Empty", ())
+
+
+def knee(bright: float) -> Case:
+    """An image in [0, 1] with one pixel in a thousand far brighter."""
+    image = torch.linspace(0, 1, 4000).view(40, 100)
+    image[0, :4] = bright
+    return Case("Knee", (Picture("x", image),))
+
+
+@pytest.mark.parametrize("bright", [1.0, 3.0, 50.0])
+def test_a_few_bright_pixels_do_not_turn_the_rest_black(bright):
+    """One in 200 lies above the window that is shown first; the page has shades for 1.6 times that."""
+    shown, stored = knee(bright).window(), knee(bright).stored_window()
+    values = knee(bright).pictures[0].pixels
+    assert shown.low == stored.low == 0
+    assert (values > shown.high).sum() == len(values.flatten()) // 200 - 1
+    assert stored.high == pytest.approx(min(bright, 1.6 * shown.high))
+
+
+def test_hounsfield_units_are_shown_in_the_window_of_soft_tissue():
+    """x = 1 is water: 0 HU; x = 0 is air."""
+    case = Case("Abdomen", (Picture("x", torch.rand(8, 8) * 2),), rescale=Rescale(1000.0, -1000.0, "HU"))
+    window = case.window()
+    assert (window.low, window.high) == pytest.approx((0.84, 1.24))
+    assert case.stored_window().low == pytest.approx(0.0)
+    section = case_section(case, 0)
+    assert 'data-low="-1000"' in section
+    assert all(name in section for name in ("Soft tissue", "Lung", "Bone", "Brain"))
+
+
+def test_images_without_hounsfield_units_have_no_such_presets(case):
+    assert "Soft tissue" not in case_section(case, 0)
+
+
+def test_columns_of_which_nothing_is_known_are_left_out():
+    bare = Case("Bare", (Picture("x", torch.rand(8, 8)), Picture("y", torch.rand(8, 8), seconds=1.0)))
+    section = case_section(bare, 0)
+    assert re.findall(r'<th scope="col">([^<]*)</th>', section) == ["", "Time"]
+    assert "–" not in section
+
+
+def test_a_misfit_that_noise_cannot_explain_takes_the_ticks_away(case):
+    """The same certificate, with data that the image does and does not predict."""
+    for misfit, ticks in ((DataMisfit(0.02, 0.01), True), (DataMisfit(0.07, 0.01), False)):
+        last = replace(case.pictures[-1], misfit=misfit)
+        section = case_section(replace(case, pictures=(*case.pictures[:-1], last)), 0)
+        verdict = section[section.index('class="verdict"') : section.index('class="bench"')]
+        assert ('class="good"' in verdict) == ticks
+        assert ("Noise cannot explain" in verdict) == (not ticks)
+        assert ("Check angles, rotation axis" in section) == (not ticks)
+        assert f"{100 * misfit.value:g}<small> %</small>" in section

@@ -19,6 +19,12 @@ def address(case, denoiser, tmp_path_factory):
     return write_page(tmp_path_factory.mktemp("page") / "report.html", page).as_uri()
 
 
+@pytest.fixture(scope="module")
+def volume_address(case, tmp_path_factory):
+    cases = [replace(case, title=f"Slice {n}", number=n, stability=None) for n in range(5, 11)]
+    return write_page(tmp_path_factory.mktemp("volume") / "report.html", reconstruction_page(cases)).as_uri()
+
+
 @pytest.fixture
 def window(browser, address):
     """The page, freshly opened; at the end it must not have complained."""
@@ -130,11 +136,56 @@ def test_the_values_below_the_pointer_are_read(window, case):
     assert shown == pytest.approx(float(case.reference[0, 0, row, column]), abs=0.005)
 
 
+def test_the_thumb_of_the_slider_is_below_the_divide(window):
+    """The middle of the thumb, wherever it is, to a pixel: it travels as far as the image is wide."""
+    stage, slider = first(window, ".stage").rect, first(window, "[name=split]").rect
+    thumb = 1.05 * 16
+    assert slider["x"] + thumb / 2 == pytest.approx(stage["x"], abs=1)
+    assert slider["width"] - thumb == pytest.approx(stage["width"], abs=1)
+
+
+def test_the_window_that_is_shown_first_needs_no_script(window):
+    part = window.find_element(By.CSS_SELECTOR, "#window-case-0 feFuncG")
+    assert float(part.get_attribute("slope")) >= 1
+    assert "window-case-0" in first(window, ".gallery figure.grey img").get_attribute("style")
+
+
+def shown_slices(browser):
+    return [one.text for one in browser.find_elements(By.CSS_SELECTOR, ".case h2") if one.is_displayed()]
+
+
+def test_slices_are_leafed_through_by_slider_table_and_keys(browser, volume_address):
+    emulate(browser)
+    browser.get(volume_address)
+    assert shown_slices(browser) == ["Slice 8"]
+    set_value(browser, browser.find_element(By.NAME, "slice"), 0)
+    assert shown_slices(browser) == ["Slice 5"]
+    press(browser, browser.find_element(By.LINK_TEXT, "Slice 9"))
+    assert shown_slices(browser) == ["Slice 9"]
+    assert browser.find_element(By.CSS_SELECTOR, ".slices .current").text.startswith("Slice 9")
+    browser.find_element(By.CSS_SELECTOR, "#case-4 .stage").send_keys(Keys.PAGE_DOWN)
+    assert shown_slices(browser) == ["Slice 10"]
+    browser.switch_to.active_element.send_keys(Keys.PAGE_DOWN)
+    assert shown_slices(browser) == ["Slice 10"]
+    assert complaints(browser) == []
+
+
+def test_the_next_slice_is_looked_at_as_the_one_before(browser, volume_address):
+    emulate(browser)
+    browser.get(volume_address)
+    set_value(browser, browser.find_element(By.CSS_SELECTOR, "#case-3 [name=zoom]"), 2)
+    set_value(browser, browser.find_element(By.CSS_SELECTOR, "#case-3 [name=split]"), 30)
+    set_value(browser, browser.find_element(By.NAME, "slice"), 4)
+    assert style(browser, "#case-4 .stage .right img", "--zoom") == "4"
+    assert style(browser, "#case-4 .stage .right", "clip-path") == "inset(0px 0px 0px 30%)"
+
+
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])
-def test_nothing_sticks_out_sideways(browser, address, width):
+def test_nothing_sticks_out_sideways(browser, address, volume_address, width):
     emulate(browser, width)
-    browser.get(address)
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    for page in (address, volume_address):
+        browser.get(page)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
 
 
 def test_dark_mode_is_dark(browser, address):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lipspline import models
-from lipspline.report import Case, Picture, reconstruction_page, write_page
+from lipspline.report import Case, DataMisfit, Picture, reconstruction_page, write_page
 from lipspline.report.page import denoiser_section
 from markup import HOSTILE, Reader
 
@@ -115,6 +115,35 @@ def test_a_denoiser_without_learned_activations_says_so():
 def test_each_layer_has_at_most_twelve_tiles():
     section = denoiser_section(models.plain(models.denoiser(channels=20, depth=3)))
     assert section.count("<svg") == 24
+
+
+def volume(case, count):
+    return [
+        replace(case, title=f"Slice {n}", number=n, pictures=case.pictures[-1:], stability=None) for n in range(count)
+    ]
+
+
+def test_every_slice_of_a_volume_is_in_the_table_and_on_the_page(case):
+    page = reconstruction_page(volume(case, 24))
+    assert re.findall(r'<a href="#case-(\d+)">Slice \d+</a>', page) == [str(n) for n in range(24)]
+    assert page.count('class="block case"') == 24
+    assert "24 slices." in page
+    assert "All 24 reconstructions" in page
+
+
+def test_of_very_many_slices_the_page_says_how_many_it_shows(case):
+    page = reconstruction_page(volume(case, 40))
+    assert page.count('class="block case"') == 32
+    assert page.count('data-number="steps"') == 40 + 32
+    assert "40 slices. Images of 32 of them are on this page, evenly spread." in page
+    assert "All 40 reconstructions" in page
+
+
+def test_a_page_whose_images_do_not_fit_the_data_begins_with_that(case):
+    last = replace(case.pictures[-1], misfit=DataMisfit(0.64, 0.003))
+    text = Reader(reconstruction_page([replace(case, pictures=(last,))])).text
+    assert "This reconstruction is farther from the measurements than noise explains. Check angles" in text
+    assert "covered by a theorem" not in text
 
 
 def test_no_case_is_refused():

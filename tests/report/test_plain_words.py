@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from lipspline import declare, operators, pnp
-from lipspline.report.plain_words import at_most, certificate_lines, one_part_in
+from lipspline.report.plain_words import DataMisfit, at_most, certificate_lines, lines_text, one_part_in, percent
 
 
 def solved(**options):
@@ -124,3 +124,34 @@ def test_shares_in_words(share, wanted):
 def test_the_residual_shown_is_the_last_one():
     certificate = replace(CERTIFICATES["proven"](), residual=0.000123)
     assert certificate_lines(certificate)["What happened"][0].value == "0.00012"
+
+
+@pytest.mark.parametrize(
+    ("value", "noise", "explained"),
+    [
+        (0.005, 0.0005, True),  # a scan with its own geometry
+        (0.07, 0.003, False),  # cropped
+        (0.05, 0.003, False),  # 360 degrees taken for 180
+        (0.10, 0.003, False),  # a fan beam taken for a parallel one
+        (0.64, 0.003, False),  # transposed
+        (0.30, 0.10, True),  # noisy data
+        (0.02, 0.0, True),
+        (0.0200001, 0.0, False),
+    ],
+)
+def test_a_misfit_beyond_noise_and_small_errors_of_the_model_is_called_one(value, noise, explained):
+    misfit = DataMisfit(value, noise)
+    line = certificate_lines(CERTIFICATES["proven"](), misfit)["What happened"][0]
+    assert misfit.explained == explained
+    assert line.standing == ("measured" if explained else "violated")
+    assert percent(value) in line.sentence
+    assert percent(noise) in line.sentence
+
+
+def test_a_terminal_gets_the_words_of_the_page():
+    lines = certificate_lines(CERTIFICATES["proven"](), DataMisfit(0.01, 0.01))
+    text = lines_text(lines, 60)
+    flat = " ".join(text.split())
+    for line in (line for group in lines.values() for line in group):
+        assert f"{line.name}: {line.value} ({line.standing}) {line.sentence}" in flat
+    assert max(map(len, text.splitlines())) <= 60

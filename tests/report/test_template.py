@@ -39,7 +39,7 @@ def test_places_and_values_must_match(values):
         fill("{{a}}", **values)
 
 
-@pytest.mark.parametrize("name", ["page.html", "case.html", "denoiser.html", "page.css", "page.js"])
+@pytest.mark.parametrize("name", ["page.html", "case.html", "volume.html", "denoiser.html", "page.css", "page.js"])
 def test_the_files_of_the_page_ship_with_the_package(name):
     assert asset(name)
     assert "http" not in asset(name).replace("http-equiv", "")

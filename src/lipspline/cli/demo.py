@@ -48,9 +48,7 @@ def _report(found: "Sequence[Comparison]") -> str:
     from lipspline.imaging.solved import solved_case
     from lipspline.report import reconstruction_page
 
-    cases = [
-        solved_case(c.title, f"{c.scan.summary}.", c.problem, c.scan.modality, c.solved, c.evidence) for c in found
-    ]
+    cases = [solved_case(c.title, c.problem, c.scan, c.solved, c.evidence) for c in found]
     command = shlex.join(["lipspline", *sys.argv[1:]])
     return reconstruction_page(cases, denoiser=found[0].strength.denoiser, command=command, title=TITLE)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from lipspline.formats.volume import Unit
 from lipspline.functional.quality import psnr, ssim
 from lipspline.operators import LinearOperator
+from lipspline.report import DataMisfit
 
 Modality = Literal["MR", "CT"]
 BRIGHTEST = 1000
@@ -46,6 +47,13 @@ class Problem:
     def image(self, x: Tensor) -> Tensor:
         """The wanted part `(h, w)` of an x, still in its scale."""
         return middle(x[0, 0], self.crop)
+
+    def misfit(self, x: Tensor) -> DataMisfit:
+        """How far the data that x predicts are from y, and how far noise would put them."""
+        size = float(self.y.norm()) or 1.0
+        values = float((self.y != 0).sum()) * (2 if self.y.is_complex() else 1)
+        with torch.no_grad():
+            return DataMisfit(float((self.H.forward(x) - self.y).norm()) / size, self.noise * math.sqrt(values) / size)
 
     def quality(self, x: Tensor) -> dict[str, float]:
         """PSNR and SSIM of the modulus, profile `paper`, with the maximum of the truth as 1.

@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import nn
 
-from lipspline.imaging.problem import Modality, Problem
+from lipspline.imaging.problem import Modality, Problem, Scan
 from lipspline.pnp import Evidence, Progress, Solution, fbs
-from lipspline.report import Case, Picture
+from lipspline.report import Case, Picture, Rescale
 
 DIRECT: dict[Modality, str] = {"MR": "Zero-filled", "CT": "Filtered backprojection"}
 """What the direct reconstruction of each kind of data is called."""
@@ -68,15 +69,24 @@ def solve_problem(
 
 def solved_case(
     title: str,
-    summary: str,
     problem: Problem,
-    modality: Modality,
+    scan: Scan,
     solved: Sequence[Solved],
     stability: Evidence | None = None,
 ) -> Case:
-    """The direct reconstruction of a problem, its solutions, and its truth if that is known."""
-    direct = Picture(DIRECT[modality], problem.image(problem.direct))
+    """What a page shows of a problem: its direct reconstruction, its solutions, and its truth if that is known."""
+    direct = Picture(DIRECT[scan.modality], problem.image(problem.direct))
     pictures = [
-        Picture(name, problem.image(solution.value), solution, seconds=seconds) for name, solution, seconds in solved
+        Picture(name, problem.image(solution.value), solution, seconds=seconds, misfit=problem.misfit(solution.value))
+        for name, solution, seconds in solved
     ]
-    return Case(title, (direct, *pictures), problem.truth, summary, stability)
+    rescale = display_scale(scan, problem.scale)
+    return Case(title, (direct, *pictures), problem.truth, f"{scan.summary}.", stability, rescale=rescale)
+
+
+def display_scale(scan: Scan, scale: float) -> Rescale:
+    """How a page shows values: in Hounsfield units if the scan has them, else in the scale of the denoiser."""
+    if scan.unit != "hounsfield":
+        return Rescale()
+    zero, one = scan.values(torch.tensor([0.0, 1.0], dtype=torch.float64), scale).tolist()
+    return Rescale(one - zero, zero, "HU")

@@ -1,8 +1,11 @@
-"""What the lab works with: built-in and uploaded images, shipped denoisers and those of files."""
+"""What the lab works with: built-in images, uploaded images and measurements, shipped denoisers and those of files."""
 
+import os
 import tempfile
 from collections.abc import Sequence
-from functools import cache
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache, lru_cache
 from pathlib import Path
 
 import torch.nn.functional as F
@@ -11,43 +14,123 @@ from torch import Tensor, nn
 from lipspline._infra import checks
 from lipspline.formats import ct, mri
 from lipspline.formats.builtin import BUILTIN
+from lipspline.formats.ct import Sinograms
+from lipspline.formats.kspace import Kspace
 from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume
 from lipspline.priors import DenoiserPrior, catalogue
-from lipspline.priors.denoisers import resolve_file, resolve_shipped
+from lipspline.priors.denoisers import resolve_file
 
 ENDINGS = (".png", ".tif", ".tiff", ".npy", ".npz", ".nii", ".nii.gz", ".dcm", ".h5", ".hdf5")
 SMALLEST, LARGEST = 16, 320  # pixels along a side; larger images are reduced
-KEPT = 8  # uploads; the oldest goes first
+KEPT, KEPT_BYTES = 8, 2**31  # uploads, and their bytes on the disk; the oldest goes first
 
 
-class ImageCatalogue:
-    """ImageCatalogue `(H, W)` by name: the built-in ones, and the latest uploads."""
+class Content(StrEnum):
+    """What a file holds."""
+
+    IMAGES = "images"
+    KSPACE = "k-space"
+    SINOGRAMS = "sinograms"
+
+
+@dataclass(frozen=True)
+class LabSource:
+    """Something to reconstruct: images to be measured first, or measurements.
+
+    Args:
+        name: unique in the catalogue.
+        modality: "mri" or "ct": what it is, or what suits it.
+        slices: how many there are.
+        path: the uploaded file; None for a built-in image.
+    """
+
+    name: str
+    content: Content
+    modality: str
+    slices: int = 1
+    path: Path | None = None
+
+    def document(self) -> dict[str, object]:
+        """What the page is told of it, as JSON values."""
+        return {"name": self.name, "content": self.content, "modality": self.modality, "slices": self.slices}
+
+
+class Catalogue:
+    """Sources by name: the built-in images, and the latest uploads, in a folder that goes when the session ends."""
 
     def __init__(self) -> None:
-        self._uploads: dict[str, Tensor] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="lipspline-lab-", ignore_cleanup_errors=True)
+        self._sources = {
+            name: LabSource(name, Content.IMAGES, "ct" if name == "phantom" else "mri") for name in BUILTIN
+        }
         self._count = 0
 
-    def names(self) -> list[str]:
-        """All names, uploads last."""
-        return [*BUILTIN, *self._uploads]
+    def close(self) -> None:
+        """Remove all uploads."""
+        self._folder.cleanup()
 
-    def get(self, name: str) -> Tensor:
-        """An image, nonnegative, not larger than `LARGEST`."""
-        if name in self._uploads:
-            return self._uploads[name]
-        return _builtin(checks.one_of("image", name, self.names()))
+    def sources(self) -> list[LabSource]:
+        """All of them, uploads last."""
+        return list(self._sources.values())
 
-    def add(self, name: str, content: bytes) -> str:
-        """Read an uploaded file; of several slices the middle one is taken. Returns the name it gets."""
-        image = read_upload(name, content)
+    def get(self, name: str) -> LabSource:
+        """The source of this name."""
+        return self._sources[checks.one_of("image", name, self._sources)]
+
+    def draft(self) -> Path:
+        """Where an upload may be written before it is added."""
+        handle, path = tempfile.mkstemp(dir=self._folder.name)
+        os.close(handle)
+        return Path(path)
+
+    def add(self, name: str, draft: Path, *, sinogram: bool = False) -> LabSource:
+        """Add an uploaded file, if it can be read; its name only says which format it has, and is never a path."""
+        ending = max((e for e in ENDINGS if name.lower().endswith(e)), key=len, default=None)
+        if ending is None:
+            raise FileError(f"The name of a file must end in one of {', '.join(ENDINGS)}.")
+        path = draft.with_name(draft.name + ending)
+        draft.rename(path)
+        try:
+            found = _read(path, slice(None), sinogram)
+            source = self._described(name, path, found)
+        except BaseException:
+            path.unlink()
+            raise
+        self._sources[source.name] = source
+        self._forget()
+        return source
+
+    def read(self, source: LabSource, number: int) -> Volume | Kspace | Sinograms:
+        """One slice of a source; images are at most `LARGEST` pixels wide."""
+        if number >= source.slices:
+            raise ValueError(f"slice must be below {source.slices} for {source.name}, but is {number}.")
+        if source.path is None:
+            return Volume(_builtin(source.name)[None])
+        found = _read(source.path, slice(number, number + 1), source.content is Content.SINOGRAMS)
+        return prepare(found) if isinstance(found, Volume) else found
+
+    def _described(self, name: str, path: Path, found: Volume | Kspace | Sinograms) -> LabSource:
         self._count += 1
-        short = Path(name.replace("\\", "/")).name[-60:]
-        label = f"{self._count}: {short}"
-        self._uploads[label] = image
-        while len(self._uploads) > KEPT:
-            del self._uploads[next(iter(self._uploads))]
-        return label
+        label = f"{self._count}: {Path(name.replace(chr(92), '/')).name[-60:]}"
+        if isinstance(found, Kspace):
+            return LabSource(label, Content.KSPACE, "mri", len(found.data), path)
+        if isinstance(found, Sinograms):
+            return LabSource(label, Content.SINOGRAMS, "ct", len(found.data), path)
+        middle = len(found.slices) // 2
+        prepare(Volume(found.slices[middle : middle + 1], unit=found.unit))
+        modality = "ct" if found.unit == "hounsfield" else "mri"
+        return LabSource(label, Content.IMAGES, modality, len(found.slices), path)
+
+    def _forget(self) -> None:
+        """Remove the oldest uploads until those that are left are few and small enough."""
+        uploads = {source: source.path for source in self.sources() if source.path is not None}
+        sizes = {source: path.stat().st_size for source, path in uploads.items()}
+        for source, path in list(uploads.items())[:-1]:
+            if len(sizes) <= KEPT and sum(sizes.values()) <= KEPT_BYTES:
+                return
+            del sizes[source], self._sources[source.name]
+            path.unlink(missing_ok=True)
 
 
 @cache
@@ -55,60 +138,51 @@ def _builtin(name: str) -> Tensor:
     return BUILTIN[name]()
 
 
-def read_upload(name: str, content: bytes) -> Tensor:
-    """The image in the bytes of a file; its name only says which format it has, and is never used as a path."""
-    ending = max((e for e in ENDINGS if name.lower().endswith(e)), key=len, default=None)
-    if ending is None:
-        raise FileError(f"The name of an image must end in one of {', '.join(ENDINGS)}.")
-    with tempfile.TemporaryDirectory(prefix="lipspline-lab-") as folder:
-        path = Path(folder) / f"upload{ending}"
-        path.write_bytes(content)
-        try:
-            found = mri.read(path)
-        except (ValueError, OSError) as error:
-            raise FileError(str(error).replace(str(path), "The file")) from None
-    if not isinstance(found, Volume):
-        raise FileError(
-            "The file holds k-space. The lab measures images; for k-space there is `lipspline reconstruct`."
-        )
-    return prepare(found)
+def _read(path: Path, slices: slice, sinogram: bool) -> Volume | Kspace | Sinograms:
+    """What a file holds; errors name no path."""
+    try:
+        return ct.read_sinograms(path, slices) if sinogram else mri.read(path, slices)
+    except (ValueError, OSError) as error:
+        raise FileError(str(error).replace(str(path), "The file")) from None
 
 
-def prepare(volume: Volume) -> Tensor:
-    """The middle slice, nonnegative, in attenuation rather than Hounsfield units, reduced to `LARGEST` pixels."""
-    image = volume.slices[len(volume.slices) // 2].float()
+def prepare(volume: Volume) -> Volume:
+    """A slice as the lab measures it: nothing below zero, or below air, and at most `LARGEST` pixels along a side."""
+    image = volume.slices[0].float()
     checks.finite("The image", image)
-    image = ct.attenuation(image) if volume.unit == "hounsfield" else image - image.min().clamp_max(0)
+    lowest = -1000.0 if volume.unit == "hounsfield" else 0.0
+    image = image.clamp_min(lowest) if volume.unit == "hounsfield" else image - image.min().clamp_max(0)
     if min(image.shape) < SMALLEST:
         raise FileError(f"The image has {image.shape[0]} x {image.shape[1]} pixels; the lab needs {SMALLEST} a side.")
-    if not image.max() > 0:
+    if not image.max() > lowest:
         raise FileError("The image is black: all its values are equal.")
     shrink = LARGEST / max(image.shape)
     if shrink < 1:
         size = [max(SMALLEST, round(n * shrink)) for n in image.shape]
         image = F.interpolate(image[None, None], size=size, mode="area")[0, 0]
-    return image / image.max()
+    return Volume(image[None], unit=volume.unit)
 
 
 class Denoisers:
-    """Denoisers by name: the shipped ones and those of files."""
+    """Denoisers by name: those of files and the shipped ones, the best first."""
 
     def __init__(self, files: Sequence[Path] = ()) -> None:
-        self._files = {path.stem: resolve_file(path) for path in files}
-        self.shipped = [name for name, prior in catalogue().items() if isinstance(prior, DenoiserPrior)]
-        if not self.names():
-            raise ValueError("No denoiser ships with this version of lipspline. Name one of your own with --weights.")
+        self._priors = {path.stem: resolve_file(path) for path in files}
+        for name, prior in catalogue().items():
+            if isinstance(prior, DenoiserPrior):
+                self._priors.setdefault(name, prior)
+        self._served = lru_cache(maxsize=2)(lambda name, level: self._priors[name].at(level))  # 9 MB each
+        if not self._priors:
+            raise ValueError("No denoiser ships with this version of lipspline. Give a file with weights of your own.")
 
     def names(self) -> list[str]:
         """All names; files first, since somebody asked for them."""
-        return [*self._files, *(name for name in self.shipped if name not in self._files)]
+        return list(self._priors)
 
     def prior(self, name: str) -> DenoiserPrior:
         """A denoiser with all its noise levels."""
-        checks.one_of("model", name, self.names())
-        return self._files[name] if name in self._files else resolve_shipped(name)
+        return self._priors[checks.one_of("model", name, self._priors)]
 
     def get(self, name: str, strength: float) -> nn.Module:
         """A denoiser for the noise level `strength`; a file that does not say its own serves as it is."""
-        prior = self.prior(name)
-        return prior.at(strength if prior.levels else None)
+        return self._served(name, strength if self.prior(name).levels else None)

@@ -1,11 +1,12 @@
 // The lab: sends what is chosen, shows what is promised, and follows a reconstruction as it runs.
 "use strict";
 (() => {
-  const form = document.getElementById("order");
+  const form = document.getElementById("request");
   const status = document.getElementById("status");
   const at = (id) => document.getElementById(id);
-  let shelf = { shipped: [] };
+  let choices = { images: [], adjustable: [] };
   let running = null;
+  let solved = null; // the settings whose result is shown
 
   function say(text, error = false) {
     status.textContent = text;
@@ -23,35 +24,57 @@
   const send = (path, value) => ask(path, { method: "POST", body: JSON.stringify(value) });
   const attempt = (action) => action().catch((error) => say(error.message, true));
 
-  function order() {
+  const source = () => choices.images.find((one) => one.name === form.elements.image.value);
+  function kind() {
+    const chosen = source();
+    return chosen && chosen.content !== "images" ? chosen.modality : form.elements.kind.value;
+  }
+  function settings() {
     const value = (name) => form.elements[name].value;
-    const kind = value("kind");
     return {
-      image: value("image"), kind, acceleration: Number(value("acceleration")), angles: Number(value("angles")),
-      noise: Number(value(`noise-${kind}`)), seed: 0, model: value("model"), strength: Number(value("strength")),
-      beta: Number(value("beta")), contraction: Number(value("contraction")),
+      image: value("image"), slice: Number(value("slice")), kind: kind(), acceleration: Number(value("acceleration")),
+      angles: Number(value("angles")), noise: Number(value(`noise-${kind()}`)), seed: 0, model: value("model"),
+      strength: Number(value("strength")), beta: Number(value("beta")), contraction: Number(value("contraction")),
     };
   }
-  function choices(select, names, chosen) {
+  function options(select, names, chosen) {
     select.replaceChildren(...names.map((name) => new Option(name, name, false, name === chosen)));
   }
   async function fill(chosen) {
-    shelf = await ask("/shelf");
-    choices(form.elements.image, shelf.images, chosen ?? shelf.images[0]);
-    choices(form.elements.model, shelf.models, form.elements.model.value || shelf.models[0]);
-    if (shelf.running !== null && running === null) follow(shelf.running);
+    choices = await ask("/choices");
+    const names = choices.images.map((one) => one.name);
+    options(form.elements.image, names, chosen ?? names[0]);
+    options(form.elements.model, choices.models, form.elements.model.value || choices.models[0]);
+    if (choices.running !== null && running === null) follow(choices.running, null);
+  }
+  // Another image: its middle slice, the kind of scan that suits it, and data of a file as they were measured.
+  function turnTo() {
+    const chosen = source();
+    form.elements.slice.max = chosen.slices - 1;
+    form.elements.slice.value = Math.floor(chosen.slices / 2);
+    form.elements.kind.value = chosen.modality;
+    form.elements.acceleration.value = chosen.content === "images" ? 4 : 1;
   }
   function show() {
-    const kind = form.elements.kind.value;
-    for (const part of form.querySelectorAll("[data-kind]")) part.hidden = part.dataset.kind !== kind;
-    form.querySelector("[data-shipped]").hidden = !shelf.shipped.includes(form.elements.model.value);
-    for (const input of form.querySelectorAll("input[type=range]")) {
+    const { content, slices } = source();
+    for (const part of form.querySelectorAll("[data-content]")) {
+      const fits = part.dataset.content.split(" ").includes(content);
+      part.hidden = !fits || (part.dataset.kind !== undefined && part.dataset.kind !== kind());
+    }
+    form.querySelector("[data-slices]").hidden = slices === 1;
+    form.querySelector("[data-adjustable]").hidden = !choices.adjustable.includes(form.elements.model.value);
+    form.elements.automatic.hidden = chosen.size === 0;
+    for (const input of form.querySelectorAll("label input[type=range]")) {
       input.closest("label").querySelector("output").value = input.value;
     }
+    const stale = solved !== null && running === null && JSON.stringify(settings()) !== solved;
+    at("stale").hidden = !stale;
+    at("result").classList.toggle("stale", stale);
+    at("iterate").closest("figure").classList.toggle("stale", stale);
   }
-  function picture(id, source) {
-    at(id).hidden = !source;
-    if (source) at(id).src = source;
+  function picture(id, address) {
+    at(id).hidden = !address;
+    if (address) at(id).src = address;
   }
   const decibel = (quality) => (quality && quality.psnr !== undefined ? `${quality.psnr.toFixed(2)} dB` : "");
 
@@ -65,10 +88,11 @@
     clearTimeout(timer);
     timer = setTimeout(() => attempt(async () => {
       const question = ++asked;
-      const answer = await send("/preview", order());
+      const answer = await send("/preview", settings());
       if (question !== asked) return;
       picture("direct", answer.direct);
       picture("reference", answer.reference);
+      at("reference").closest("figure").hidden = !answer.reference;
       at("direct-name").textContent = answer.direct_name;
       at("direct-psnr").textContent = decibel(answer.quality);
       at("summary").textContent = answer.summary;
@@ -82,8 +106,10 @@
     }), 150);
   }
 
-  function follow(job) {
+  function follow(job, wanted) {
     running = job;
+    solved = null;
+    show();
     form.querySelector(".primary").disabled = true;
     form.elements.cancel.disabled = false;
     at("result").hidden = true;
@@ -97,6 +123,7 @@
       form.querySelector(".primary").disabled = false;
       form.elements.cancel.disabled = true;
       say(text, error);
+      show();
     };
     on("step", (step) => {
       const left = step.eta === null ? "" : `, about ${Math.ceil(step.eta)} s to go`;
@@ -111,6 +138,7 @@
       at("section").innerHTML = done.section;
       lipspline.activate(at("section").querySelector(".case"));
       at("result").hidden = false;
+      solved = wanted;
       end("Done. The result, with its certificate, is below.");
     });
     on("failed", (failure) => end(failure.sentence, true));
@@ -122,26 +150,37 @@
 
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    attempt(async () => follow((await send("/jobs", order())).job));
+    const wanted = settings();
+    attempt(async () => follow((await send("/jobs", wanted)).job, JSON.stringify(wanted)));
   });
   form.elements.cancel.addEventListener("click", () => attempt(() => send(`/jobs/${running}/cancel`, {})));
+  form.elements.automatic.addEventListener("click", () => {
+    chosen.clear();
+    clear();
+    preview();
+  });
   form.elements.file.addEventListener("change", (event) => attempt(async () => {
     const file = event.target.files[0];
     if (!file) return;
     say(`Reading ${file.name} …`);
-    const answer = await ask(`/images?name=${encodeURIComponent(file.name)}`, { method: "POST", body: file });
-    await fill(answer.image);
+    const query = `name=${encodeURIComponent(file.name)}&holds=${form.elements.holds.value}`;
+    event.target.value = "";
+    const answer = await ask(`/images?${query}`, { method: "POST", body: file });
+    await fill(answer.name);
+    turnTo();
     clear();
     preview();
   }));
   form.addEventListener("input", (event) => {
-    chosen.add(event.target.name);
-    if (event.target.name === "file") return;
+    if (["file", "holds"].includes(event.target.name)) return;
+    if (["strength", "beta"].includes(event.target.name)) chosen.add(event.target.name);
+    if (event.target.name === "image") turnTo();
     clear();
     preview();
   });
   attempt(async () => {
     await fill();
+    turnTo();
     preview();
   });
 })();

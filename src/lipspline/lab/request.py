@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from lipspline._infra import checks
 
-Kind = Literal["mri", "ct"]
-KINDS = ("mri", "ct")
+ScanKind = Literal["mri", "ct"]
+SCAN_KINDS = ("mri", "ct")
 LIMITS = {
     "acceleration": (1.0, 16.0),
     "angles": (4.0, 720.0),
@@ -16,8 +16,9 @@ LIMITS = {
     "beta": (0.01, 0.99),
     "contraction": (0.5, 1.0),
     "seed": (0.0, 2.0**31),
+    "slice": (0.0, 9999.0),
 }
-WHOLE = {"angles", "seed"}
+WHOLE = {"angles", "seed", "slice"}
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,18 @@ class Measurement:
     """Which image is measured, and how.
 
     Args:
-        image: a name on the shelf.
-        acceleration: of MRI.
-        angles: of CT.
-        noise: standard deviation; for MRI of k-space, for CT of line integrals through an image 256 wide.
+        image: a name in the catalogue.
+        slice: its number, from 0.
+        kind: of the scan that is simulated from images.
+        acceleration: of MRI; 1 leaves k-space of a file as it was measured.
+        angles: of simulated CT.
+        noise: standard deviation, of simulated data; for MRI of k-space, for CT of line integrals through an image 256
+            wide.
     """
 
     image: str
-    kind: Kind
+    slice: int
+    kind: ScanKind
     acceleration: float
     angles: int
     noise: float
@@ -44,8 +49,8 @@ class LabRequest:
     """A measurement and how it is to be solved.
 
     Args:
-        model: the name of a denoiser on the shelf.
-        strength: noise level of the denoiser, of 255; only shipped ones have a choice.
+        model: the name of a denoiser in the catalogue.
+        strength: noise level of the denoiser, in units of 1/255; only shipped ones have a choice.
         beta: weight of the denoiser.
         contraction: K; below 1 the image is stable too [eq:EstCont].
     """
@@ -67,6 +72,7 @@ def parse(document: object) -> LabRequest:
     numbers = {name: _number(name, document[name]) for name in LIMITS}
     measurement = Measurement(
         image=_text("image", document),
+        slice=int(numbers["slice"]),
         kind=_kind(document["kind"]),
         acceleration=numbers["acceleration"],
         angles=int(numbers["angles"]),
@@ -78,8 +84,8 @@ def parse(document: object) -> LabRequest:
     )
 
 
-def _kind(value: object) -> Kind:
-    return "mri" if checks.one_of("kind", value, KINDS) == "mri" else "ct"
+def _kind(value: object) -> ScanKind:
+    return "mri" if checks.one_of("kind", value, SCAN_KINDS) == "mri" else "ct"
 
 
 def _text(name: str, document: Mapping[str, Any]) -> str:

@@ -1,34 +1,49 @@
 """A session of the lab: measures images, says what is promised, and solves in the background, one job at a time."""
 
 import json
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil, sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor
 
+from lipspline.formats import output
+from lipspline.formats.kspace import Kspace
 from lipspline.formats.png import data_uri
 from lipspline.formats.volume import Volume
-from lipspline.imaging import Iteration, Problem, Scan, SimulatedCT, SimulatedMRI, Undersampling
-from lipspline.imaging.solved import DIRECT, solve_problem, solved_case
+from lipspline.imaging import (
+    Iteration,
+    MeasuredCT,
+    MeasuredMRI,
+    Problem,
+    Scan,
+    SimulatedCT,
+    SimulatedMRI,
+    Undersampling,
+)
+from lipspline.imaging.solved import DIRECT, Solved, solve_problem, solved_case
 from lipspline.imaging.strength import automatic_level, matching_beta, relative_noise
-from lipspline.lab.catalogue import Denoisers, ImageCatalogue
+from lipspline.lab.catalogue import Catalogue, Denoisers
 from lipspline.lab.request import LabRequest, Measurement
 from lipspline.pnp import Progress, lipschitz_bound
 from lipspline.pnp.guarantee import Setting
 from lipspline.report import reconstruction_page
 from lipspline.report.case import case_section, lines_table
 from lipspline.report.charts import residual_chart
-from lipspline.report.images import magnitude, spanning
+from lipspline.report.images import Window, magnitude, robust_window
 from lipspline.report.plain_words import setting_lines
 
 ITERATION = Iteration(max_steps=500)
 PICTURES_A_SECOND = 5
 CENTER = 0.08  # of the columns of k-space, around frequency zero, are always measured
+COMPARED = 3  # earlier results on the same data that are shown beside the latest
+LARGEST_SLICE = 2**25  # values of measured data
+DOWNLOADS = (".npy", ".png", ".tif", ".nii.gz", ".dcm")
 
 
 class Busy(Exception):
@@ -102,26 +117,60 @@ class BackgroundJob:
             self.tell("done", **result)
 
 
+@dataclass(frozen=True)
+class Result:
+    """What was reconstructed last: for the page, and to be kept."""
+
+    measurement: Measurement
+    scan: Scan
+    problem: Problem
+    solved: tuple[Solved, ...]
+    """Of these data, the latest one last."""
+    page: bytes
+
+    def file(self, ending: str) -> bytes:
+        """The latest image in its unit, as a file with this ending; .json is its certificate."""
+        solution = self.solved[-1].solution
+        if ending == ".json":
+            return solution.certificate.to_json().encode()
+        values = self.scan.values(self.problem.image(solution.value), self.problem.scale).detach()[None]
+        volume = Volume((values.abs() if values.is_complex() else values).float(), self.scan.affine, self.scan.unit)
+        description = f"lipspline lab. {self.scan.summary}"
+        complex_values = values if values.is_complex() else None
+        with tempfile.TemporaryDirectory(prefix="lipspline-lab-") as folder:
+            path = Path(folder) / f"result{ending}"
+            output.write(path, output.Image(volume, self.scan.modality, description, complex_values))
+            return path.read_bytes()
+
+
 class Session:
-    """ImageCatalogue, denoisers, and the one job that may run.
+    """Images and measurements, denoisers, and the one job that may run.
 
     Args:
         weights: files with denoisers besides the shipped ones.
     """
 
     def __init__(self, weights: Sequence[Path] = ()):
-        self.images, self.denoisers = ImageCatalogue(), Denoisers(weights)
-        self.measured = lru_cache(maxsize=4)(self._measure)
+        self.catalogue, self.denoisers = Catalogue(), Denoisers(weights)
+        self.measured = lru_cache(maxsize=2)(self._measure)
         self.job: BackgroundJob | None = None
-        self.page: str | None = None
+        self.result: Result | None = None
         self._lock, self._count = threading.Lock(), 0
 
-    def shelf(self) -> dict[str, Any]:
-        """What there is to choose from."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.job is not None:
+            self.job.cancel()
+        self.catalogue.close()
+
+    def choices(self) -> dict[str, Any]:
+        """What there is to choose from, the best first."""
         return {
-            "images": self.images.names(),
+            "images": [source.document() for source in self.catalogue.sources()],
             "models": self.denoisers.names(),
-            "shipped": self.denoisers.shipped,
+            "adjustable": [name for name in self.denoisers.names() if self.denoisers.prior(name).levels],
             "running": None if self.job is None or not self.job.running else self.job.id,
         }
 
@@ -129,11 +178,12 @@ class Session:
         """The direct reconstruction, what would suit it, and what is promised for this request before it is solved."""
         scan, problem = self.measured(request.measurement)
         setting = self._setting(request, problem)
+        window = shown_window(problem)
         return {
             "direct_name": DIRECT[scan.modality],
             "summary": f"{scan.summary}.",
-            "reference": picture(problem, problem.truth),
-            "direct": picture(problem, problem.image(problem.direct)),
+            "reference": None if problem.truth is None else picture(window, problem.truth),
+            "direct": picture(window, problem.image(problem.direct)),
             "quality": problem.quality(problem.direct),
             "suited": self._suited(request, problem),
             "promise": lines_table(setting_lines(setting, setting.violations())),
@@ -141,18 +191,20 @@ class Session:
 
     def start(self, request: LabRequest) -> BackgroundJob:
         """Solve in the background; `Busy` if something is being solved."""
-        _, problem = self.measured(request.measurement)
+        self.measured(request.measurement)
         self.denoisers.get(request.model, request.strength)
         with self._lock:
             if self.job is not None and self.job.running:
                 raise Busy("One reconstruction is running already, and the lab runs one at a time. Cancel it, or wait.")
             self._count += 1
-            self.job = BackgroundJob(self._count, lambda job: self._solve(job, request, problem))
+            self.job = BackgroundJob(self._count, lambda job: self._solve(job, request))
             self.job.start()
             return self.job
 
     def _measure(self, measurement: Measurement) -> tuple[Scan, Problem]:
-        scan = simulated(self.images.get(measurement.image), measurement)
+        source = self.catalogue.get(measurement.image)
+        found = self.catalogue.read(source, measurement.slice)
+        scan = simulated(found, measurement) if isinstance(found, Volume) else _measured(found, measurement)
         return scan, scan.problem(0)
 
     def _suited(self, request: LabRequest, problem: Problem) -> dict[str, float]:
@@ -174,11 +226,11 @@ class Session:
             smallest=problem.H.smallest_singular_value(),
         )
 
-    def _solve(self, job: BackgroundJob, request: LabRequest, problem: Problem) -> dict[str, Any]:
-        scan, _ = self.measured(request.measurement)
+    def _solve(self, job: BackgroundJob, request: LabRequest) -> dict[str, Any]:
+        scan, problem = self.measured(request.measurement)
         denoiser = self.denoisers.get(request.model, request.strength)
         solved = solve_problem(
-            f"Plug-and-play, {request.model}",
+            self._name(request),
             problem,
             denoiser,
             request.beta,
@@ -186,45 +238,81 @@ class Session:
             contraction=request.contraction,
             progress=_Watch(job, problem),
         )
-        title = f"{request.measurement.kind.upper()} of {request.measurement.image}"
-        case = solved_case(title, f"{scan.summary}.", problem, scan.modality, [solved])
+        earlier = self.result.solved if self.result and self.result.measurement == request.measurement else ()
+        together = (*(one for one in earlier if one.name != solved.name), solved)[-COMPARED - 1 :]
+        title = _title(scan, request.measurement, self.catalogue.get(request.measurement.image).slices)
+        case = solved_case(title, problem, scan, together)
         command = f"lipspline lab   {json.dumps(_document(request), ensure_ascii=False)}"
-        self.page = reconstruction_page([case], denoiser=denoiser, command=command, title=title)
+        page = reconstruction_page([case], denoiser=denoiser, command=command, title=title)
+        self.result = Result(request.measurement, scan, problem, together, page.encode())
         return {"section": case_section(case, job.id), "sentence": solved.solution.certificate.guarantee}
 
+    def _name(self, request: LabRequest) -> str:
+        level = f" {request.strength:g}" if self.denoisers.prior(request.model).levels else ""
+        shrink = f", K = {request.contraction:g}" if request.contraction < 1 else ""
+        return f"{request.model}{level}, β = {request.beta:g}{shrink}"
 
-def simulated(image: Tensor, measurement: Measurement) -> Scan:
-    """The measurement of an image `(H, W)`."""
-    volume, seed = Volume(image[None]), measurement.seed
+
+def simulated(volume: Volume, measurement: Measurement) -> Scan:
+    """The measurement of one image."""
+    seed = measurement.seed
     if measurement.kind == "ct":
-        detectors = ceil(sqrt(2) * max(image.shape))
-        return SimulatedCT(volume, measurement.angles, detectors, measurement.noise, seed)
+        detectors = ceil(sqrt(2) * max(volume.slices.shape[-2:]))
+        return SimulatedCT(volume, measurement.angles, detectors, measurement.noise, seed, measurement.slice)
+    sampling = _sampling(measurement)
+    return SimulatedMRI(volume, sampling, measurement.noise, seed=seed, first=measurement.slice)
+
+
+def _measured(found: Any, measurement: Measurement) -> Scan:
+    """One slice of a file of measurements."""
+    if found.data.numel() > LARGEST_SLICE:
+        raise ValueError(
+            f"A slice of {measurement.image} has {found.data.numel():,} values; the lab takes {LARGEST_SLICE:,}."
+        )
+    if isinstance(found, Kspace):
+        thinning = None if measurement.acceleration == 1 else _sampling(measurement)
+        return MeasuredMRI(found, undersampling=thinning, first=measurement.slice)
+    return MeasuredCT(found, first=measurement.slice)
+
+
+def _sampling(measurement: Measurement) -> Undersampling:
     center = min(CENTER, 0.5 / measurement.acceleration)
-    sampling = Undersampling(acceleration=measurement.acceleration, center=center, seed=seed)
-    return SimulatedMRI(volume, sampling, measurement.noise, seed=seed)
+    return Undersampling(acceleration=measurement.acceleration, center=center, seed=measurement.seed)
 
 
-def picture(problem: Problem, image: Tensor | None) -> str | None:
-    """An image as the address of itself, in the grey values of the truth."""
-    if image is None or problem.truth is None:
-        return None
-    return data_uri(spanning(problem.truth).bytes(magnitude(image)))
+def _title(scan: Scan, measurement: Measurement, slices: int) -> str:
+    kind = {"MR": "MRI", "CT": "CT"}[scan.modality]
+    number = f", slice {measurement.slice}" if slices > 1 else ""
+    return f"{kind} of {measurement.image}{number}"
+
+
+def shown_window(problem: Problem) -> Window:
+    """The grey values that all pictures of a problem are shown with."""
+    return robust_window(magnitude(problem.image(problem.direct) if problem.truth is None else problem.truth))
+
+
+def picture(window: Window, image: Tensor) -> str:
+    """An image as the address of itself."""
+    return data_uri(window.bytes(magnitude(image)))
 
 
 class _Watch:
     """Tells the job of every step, and a few times a second shows the image."""
 
     def __init__(self, job: BackgroundJob, problem: Problem):
-        self.job, self.problem, self.residuals, self.shown = job, problem, [], 0.0
+        self.job, self.problem, self.window = job, problem, shown_window(problem)
+        self.residuals: list[float] = []
+        self.shown = 0.0
 
     def __call__(self, progress: Progress) -> None:
         self.residuals.append(progress.residual)
-        self.job.tell("step", calls=progress.calls, residual=progress.residual, eta=progress.eta)
+        to_go = progress.eta if progress.residual > ITERATION.tol else None
+        self.job.tell("step", calls=progress.calls, residual=progress.residual, eta=to_go)
         if progress.running == 0 or progress.seconds - self.shown >= 1 / PICTURES_A_SECOND:
             self.shown = progress.seconds
             self.job.tell(
                 "image",
-                source=picture(self.problem, self.problem.image(progress.value)),
+                source=picture(self.window, self.problem.image(progress.value)),
                 quality=self.problem.quality(progress.value),
                 chart=residual_chart({"change": self.residuals}, ITERATION.tol),
             )

@@ -1,6 +1,16 @@
 """A reconstruction as one self-contained HTML page that shows the images and the proof."""
 
-from lipspline.report.case import Case, Picture
+from lipspline.report.case import Case, Picture, Rescale
 from lipspline.report.page import reconstruction_page, write_page
+from lipspline.report.plain_words import DataMisfit, certificate_lines, lines_text
 
-__all__ = ["Case", "Picture", "reconstruction_page", "write_page"]
+__all__ = [
+    "Case",
+    "DataMisfit",
+    "Picture",
+    "Rescale",
+    "certificate_lines",
+    "lines_text",
+    "reconstruction_page",
+    "write_page",
+]

@@ -13,12 +13,37 @@ from lipspline.pnp.fbs import Solution
 from lipspline.pnp.iterate import ImageRun
 from lipspline.pnp.stability import Evidence
 from lipspline.report.charts import ratio_bar, residual_chart
-from lipspline.report.images import ANCHORS, Window, magnitude, palette, spanning
-from lipspline.report.plain_words import ESTIMATES, Line, at_most, certificate_lines
-from lipspline.report.template import Html, asset, fill, join, tag, void
+from lipspline.report.images import ANCHORS, Window, magnitude, palette, robust_window, spanning
+from lipspline.report.plain_words import ESTIMATES, MARKS, DataMisfit, Line, at_most, certificate_lines, percent
+from lipspline.report.template import Html, asset, escape, fill, join, tag, void
 
 SMALLEST = 7  # pixels: the window of SSIM
-MARKS = {"proven": "●", "measured": "◐", "chosen": "◇", "not claimed": "○", "violated": "✕"}
+STORED = 1.6  # times the window that is shown first: how far the window can be widened
+PRESETS = {"Soft tissue": (-160.0, 240.0), "Lung": (-1350.0, 150.0), "Bone": (-500.0, 1300.0), "Brain": (0.0, 80.0)}
+"""Windows for Hounsfield units that radiologists use."""
+AIR, METAL = -1000.0, 2000.0  # Hounsfield units
+
+
+@dataclass(frozen=True)
+class Rescale:
+    """How values of images are shown: `slope x + intercept`, in a unit. As in DICOM.
+
+    Example:
+        >>> Rescale(1000.0, -1000.0, "HU").shown(1.04)
+        40.0
+    """
+
+    slope: float = 1.0
+    intercept: float = 0.0
+    unit: str = ""
+
+    def shown(self, value: float) -> float:
+        """A value of the image in the unit."""
+        return self.slope * value + self.intercept
+
+    def stored(self, shown: float) -> float:
+        """The value of the image that is shown as this."""
+        return (shown - self.intercept) / self.slope
 
 
 @dataclass(frozen=True)
@@ -31,6 +56,7 @@ class Picture:
         solution: what `pnp.fbs` returned, for a certificate and a curve of residuals.
         row: which image of the solution's batch this is.
         seconds: how long it took.
+        misfit: how far its predictions are from the data.
     """
 
     name: str
@@ -38,6 +64,7 @@ class Picture:
     solution: Solution | None = None
     row: int = 0
     seconds: float | None = None
+    misfit: DataMisfit | None = None
 
     @property
     def pixels(self) -> Tensor:
@@ -66,6 +93,8 @@ class Case:
         summary: how the data came about, in a sentence.
         stability: how the last picture moved when the data did.
         profile: the conventions of PSNR and SSIM.
+        number: of the slice, if it is one of a volume; a page shows the slices of a volume in one place.
+        rescale: the unit that values are shown in.
     """
 
     title: str
@@ -74,6 +103,8 @@ class Case:
     summary: str = ""
     stability: Evidence | None = None
     profile: Profile = "paper"
+    number: int | None = None
+    rescale: Rescale = Rescale()
 
     def __post_init__(self) -> None:
         if not self.pictures:
@@ -88,8 +119,32 @@ class Case:
         return (*known, *self.pictures)
 
     def window(self) -> Window:
-        """The grey values that all pictures are shown with: those of the reference, or of the last picture."""
-        return spanning(self.shown()[0 if self.reference is not None else -1].pixels)
+        """The grey values that all pictures are shown with at first.
+
+        Those of the reference, or of the last picture, but for the few brightest; soft tissue for Hounsfield units.
+        """
+        if self.rescale.unit == "HU":
+            low, high = PRESETS["Soft tissue"]
+            return Window(self.rescale.stored(low), self.rescale.stored(high))
+        return robust_window(self._guide)
+
+    def stored_window(self) -> Window:
+        """The grey values that the page has shades for: whoever widens the window sees no more than these."""
+        shown, everything = self.window(), spanning(self._guide)
+        if self.rescale.unit == "HU":
+            stored = [self.rescale.stored(value) for value in (AIR, METAL)]
+            return Window(stored[0], max(min(everything.high, stored[1]), shown.high))
+        return Window(shown.low, max(shown.high, min(everything.high, shown.low + STORED * (shown.high - shown.low))))
+
+    @property
+    def fits(self) -> bool:
+        """Whether the last picture explains the data, as far as that is known."""
+        misfit = self.pictures[-1].misfit
+        return misfit is None or misfit.explained
+
+    @property
+    def _guide(self) -> Tensor:
+        return self.shown()[0 if self.reference is not None else -1].pixels
 
     def compared(self) -> tuple[Picture, ...]:
         """The pictures that differ from what they are compared with: the reference, or else the first picture."""
@@ -120,15 +175,16 @@ def case_section(case: Case, number: int) -> Html:
         title=case.title,
         summary=case.summary,
         verdict=_verdict(case),
-        numbers=_numbers(case),
+        numbers=numbers_table({escape(p.name): picture_numbers(case, p) for p in case.pictures}),
         left=_options(names, 1 if case.reference is not None and len(names) > 2 else 0),
         right=_options(names, len(names) - 1),
-        pictures=_gallery(case),
+        pictures=_gallery(case, f"case-{number}"),
         residuals=_residuals(case),
         stability=_stability(case.stability),
         certificates=_certificates(case),
         ratio=_aspect(case),
-        **_window_attributes(case.window()),
+        presets=_presets(case),
+        **_window_places(case),
     )
 
 
@@ -137,8 +193,31 @@ def _aspect(case: Case) -> str:
     return f"{width} / {height}"
 
 
-def _window_attributes(window: Window) -> dict[str, str]:
-    return {"low": f"{window.low:.6g}", "high": f"{window.high:.6g}"}
+def _window_places(case: Case) -> dict[str, str]:
+    """The window in the unit of the page, and as shares of the shades that are stored."""
+    stored, shown = case.stored_window(), case.window()
+    span = stored.high - stored.low
+    width = (shown.high - shown.low) / span
+    level = ((shown.low + shown.high) / 2 - stored.low) / span
+    return {
+        "low": f"{case.rescale.shown(stored.low):.6g}",
+        "high": f"{case.rescale.shown(stored.high):.6g}",
+        "unit": case.rescale.unit,
+        "width": f"{100 * width:.4g}",
+        "level": f"{100 * level:.4g}",
+        "slope": f"{1 / width:.6g}",
+        "offset": f"{0.5 - level / width:.6g}",
+    }
+
+
+def _presets(case: Case) -> Html:
+    if case.rescale.unit != "HU":
+        return Html()
+    buttons = [
+        tag("button", name, type="button", name="preset", data_low=low, data_high=high)
+        for name, (low, high) in PRESETS.items()
+    ]
+    return tag("div", *buttons, class_="presets", role="group", aria_label="Windows")
 
 
 def _options(names: list[str], chosen: int) -> Html:
@@ -146,7 +225,10 @@ def _options(names: list[str], chosen: int) -> Html:
 
 
 def _verdict(case: Case) -> Html:
-    """What a hurried reader needs: is it proven, has it settled, how stable is it."""
+    """What a hurried reader needs: is it proven, has it settled, how stable is it.
+
+    An image that does not explain the data has no ticks: what is proven about it is about the wrong scanner.
+    """
     certificate = case.pictures[-1].certificate
     if certificate is None:
         return Html()
@@ -158,34 +240,52 @@ def _verdict(case: Case) -> Html:
     ]
     if case.stability is not None:
         chips.append(("Stability confirmed", True) if case.stability.holds else ("Stability bound broken", False))
-    return join(tag("li", text, class_="good" if good else "bad") for text, good in chips)
+    if case.fits:
+        return join(tag("li", text, class_="good" if good else "bad") for text, good in chips)
+    reason = tag("li", "Noise cannot explain how far it is from the measurements", class_="bad")
+    return join([reason, *(tag("li", text, class_="moot" if good else "bad") for text, good in chips)])
 
 
-def _numbers(case: Case) -> Html:
-    """The table of all pictures: PSNR, SSIM, calls of the denoiser, seconds."""
-    head = tag("tr", *(tag("th", text, scope="col") for text in ("", "PSNR", "SSIM", "Steps", "Time")))
-    rows = [tag("tr", tag("th", p.name, scope="row"), *_cells(case, p)) for p in case.pictures]
-    return tag("table", tag("thead", head), tag("tbody", *rows), class_="numbers")
+COLUMNS = {"psnr": "PSNR", "ssim": "SSIM", "misfit": "Misfit", "steps": "Steps", "seconds": "Time"}
 
 
-def _cells(case: Case, picture: Picture) -> list[Html]:
-    quality = case.quality(picture)
-    texts = {
+def numbers_table(rows: Mapping[Html, Mapping[str, tuple[str, str]]], first: str = "", kind: str = "numbers") -> Html:
+    """A table of numbers and their units by row; columns that nothing is known for are left out."""
+    names = [name for name in COLUMNS if any(name in cells for cells in rows.values())]
+    head = tag("tr", *(tag("th", text, scope="col") for text in (first, *(COLUMNS[name] for name in names))))
+    body = [
+        tag("tr", tag("th", row, scope="row"), *(_cell(name, cells) for name in names)) for row, cells in rows.items()
+    ]
+    return tag("table", tag("thead", head), tag("tbody", *body), class_=kind)
+
+
+def picture_numbers(case: Case, picture: Picture) -> dict[str, tuple[str, str]]:
+    """What is known of a picture in numbers, with units."""
+    quality, run = case.quality(picture), picture.run
+    found = {
         "psnr": None if quality is None else (f"{quality[0]:.2f}", "dB"),
         "ssim": None if quality is None else (f"{quality[1]:.3f}", ""),
-        "steps": None if picture.run is None else (str(picture.run.steps), ""),
+        "misfit": None if picture.misfit is None else (percent(picture.misfit.value).removesuffix(" %"), "%"),
+        "steps": None if run is None else (str(run.steps), ""),
         "seconds": None if picture.seconds is None else (f"{picture.seconds:.1f}", "s"),
     }
-    return [
-        tag("td", "–") if text is None else tag("td", text[0], tag("small", f" {text[1]}"), data_number=name)
-        for name, text in texts.items()
-    ]
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def _gallery(case: Case) -> Html:
+def _cell(name: str, cells: Mapping[str, tuple[str, str]]) -> Html:
+    if name not in cells:
+        return tag("td")
+    number, unit = cells[name]
+    return tag("td", number, tag("small", f" {unit}"), data_number=name)
+
+
+def _gallery(case: Case, name: str) -> Html:
     """All pictures in one window, and below each the error in one scale of colours."""
-    window = case.window()
-    first = [_figure(picture, data_uri(window.bytes(picture.pixels)), "grey", "") for picture in case.shown()]
+    window = case.stored_window()
+    first = [
+        _figure(picture, data_uri(window.bytes(picture.pixels)), "grey", "", f"filter: url(#window-{name})")
+        for picture in case.shown()
+    ]
     errors = list(case.errors())
     if not errors:
         return tag("div", *first, class_="gallery", style="--columns: 1")
@@ -196,9 +296,9 @@ def _gallery(case: Case) -> Html:
     return tag("div", *first, _colour_bar(case, largest), *maps, class_="gallery", style=f"--columns: {len(first)}")
 
 
-def _figure(picture: Picture, source: str, kind: str, prefix: str) -> Html:
+def _figure(picture: Picture, source: str, kind: str, prefix: str, style: str | None = None) -> Html:
     name = f"{prefix}{picture.name}"
-    image = void("img", src=source, alt=name, class_=kind, draggable="false", decoding="async")
+    image = void("img", src=source, alt=name, class_=kind, draggable="false", decoding="async", style=style)
     return tag("figure", tag("div", image, class_="frame"), tag("figcaption", name), class_=kind)
 
 
@@ -263,17 +363,12 @@ def _measured(evidence: Evidence, label: str) -> Html:
 
 def _certificates(case: Case) -> Html:
     """The certificate of the last picture, and those of the others folded up."""
-    solved = [(p.name, p.certificate) for p in case.pictures if p.certificate is not None]
+    solved = [(p.name, certificate_lines(p.certificate, p.misfit)) for p in case.pictures if p.certificate is not None]
     parts = []
-    for k, (name, certificate) in enumerate(reversed(solved)):
+    for k, (name, lines) in enumerate(reversed(solved)):
         summary = tag("summary", f"Certificate of {name}")
-        parts.append(tag("details", summary, certificate_table(certificate), open="" if k == 0 else None))
+        parts.append(tag("details", summary, lines_table(lines), open="" if k == 0 else None))
     return join(parts)
-
-
-def certificate_table(certificate: ReconstructionCertificate) -> Html:
-    """The certificate line by line: name, value, a plain sentence, and how we know."""
-    return lines_table(certificate_lines(certificate))
 
 
 def lines_table(lines: Mapping[str, Sequence[Line]]) -> Html:

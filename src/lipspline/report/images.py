@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Bytes = NDArray[np.uint8]
+BRIGHTEST = 200  # one pixel in so many is brighter than the window that is shown first
 # From black over violet and orange to pale yellow, even in lightness: also readable in grey and by the colour-blind.
 ANCHORS = ("#03040c", "#2b0b57", "#65156e", "#9f2a63", "#d44842", "#f57d15", "#fac228", "#fcffa4")
 
@@ -39,6 +40,22 @@ def spanning(pixels: Tensor) -> Window:
     """
     low, high = min(0.0, float(pixels.min())), float(pixels.max())
     return Window(low, high if high > low else low + 1.0)
+
+
+def robust_window(pixels: Tensor) -> Window:
+    """The window that all but the brightest pixels fill: a few bright ones do not turn the rest black.
+
+    It ends at the value that one pixel in 200 exceeds, and begins at 0, or where one in 200 lies below if that is less.
+
+    Example:
+        >>> robust_window(torch.cat([torch.full((600,), 0.5), torch.tensor([50.0])]))
+        Window(low=0.0, high=0.5)
+    """
+    values = pixels.double().flatten()
+    count = max(1, len(values) // BRIGHTEST)
+    high, low = float(values.topk(count).values[-1]), float(values.topk(count, largest=False).values[-1])
+    low = min(0.0, low)
+    return Window(low, high) if high > low else spanning(pixels)
 
 
 def magnitude(image: Tensor) -> Tensor:

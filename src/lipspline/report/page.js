@@ -1,4 +1,5 @@
-// What the page can do: compare two images, zoom and move all of them together, and change the window of grey values.
+// What the page can do: compare two images, zoom and move all of them together, change the window of grey values, and
+// leaf through the slices of a volume.
 "use strict";
 (() => {
   const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
@@ -13,6 +14,7 @@
     }));
     const low = Number(section.dataset.low);
     const high = Number(section.dataset.high);
+    const unit = section.dataset.unit ? ` ${section.dataset.unit}` : "";
     const view = { zoom: 1, x: 0, y: 0 };
 
     // Which two images are on the stage, and where they meet.
@@ -52,12 +54,23 @@
     function shade() {
       const width = Number(field("width").value) / 100;
       const level = Number(field("level").value) / 100;
-      const value = (share) => (low + share * (high - low)).toPrecision(3);
-      field("width-text").value = ((high - low) * width).toPrecision(3);
-      field("level-text").value = value(level);
-      const plain = width === 1 && level === 0.5;
-      const filter = plain ? "" : `url(#${windowFilter(section.id, 1 / width, 0.5 - level / width)})`;
-      for (const image of section.querySelectorAll("img.grey")) image.style.filter = filter;
+      field("width-text").value = number((high - low) * width);
+      field("level-text").value = number(low + level * (high - low));
+      for (const part of section.querySelectorAll("feFuncR, feFuncG, feFuncB")) {
+        part.setAttribute("slope", 1 / width);
+        part.setAttribute("intercept", 0.5 - level / width);
+      }
+    }
+    function number(value) {
+      return (unit === "" ? value.toPrecision(3) : value.toFixed(0)) + unit;
+    }
+    for (const button of section.querySelectorAll("[name=preset]")) {
+      button.addEventListener("click", () => {
+        const [from, to] = [Number(button.dataset.low), Number(button.dataset.high)];
+        field("width").value = (100 * (to - from)) / (high - low);
+        field("level").value = (100 * ((from + to) / 2 - low)) / (high - low);
+        shade();
+      });
     }
 
     // The values below the pointer, as exact as the 256 shades of the page.
@@ -82,7 +95,7 @@
       const texts = pictures.map((picture) => {
         const data = plane(picture);
         const pixel = (Math.floor(v * data.height) * data.width + Math.floor(u * data.width)) * 4;
-        return `${picture.name} ${(low + (data.data[pixel] / 255) * (high - low)).toPrecision(3)}`;
+        return `${picture.name} ${number(low + (data.data[pixel] / 255) * (high - low))}`;
       });
       const { width, height } = plane(pictures[0]);
       find(".readout").textContent = `Row ${Math.floor(v * height)}, column ${Math.floor(u * width)}: ${texts.join(", ")}`;
@@ -167,25 +180,66 @@
       look(1, 0, 0);
       shade();
     }
+    for (const image of section.querySelectorAll(".stage img")) image.style.filter = `url(#window-${section.id})`;
     start();
+
+    // How it is looked at, to look at the next slice in the same way.
+    const fields = ["left", "right", "split", "width", "level"];
+    return {
+      state: () => ({ ...view, values: fields.map((name) => field(name).value) }),
+      take(state) {
+        fields.forEach((name, k) => { field(name).value = state.values[k]; });
+        choose("left");
+        choose("right");
+        split(Number(field("split").value));
+        look(state.zoom, state.x, state.y);
+        shade();
+      },
+    };
   }
 
-  function windowFilter(id, slope, intercept) {
-    const name = `window-${id}`;
-    let svg = document.getElementById(`${name}-holder`);
-    if (!svg) {
-      const parts = ["R", "G", "B"].map((channel) => `<feFunc${channel} type="linear"/>`).join("");
-      const filter = `<filter id="${name}" color-interpolation-filters="sRGB"><feComponentTransfer>${parts}`;
-      document.body.insertAdjacentHTML("beforeend", `<svg id="${name}-holder" class="holder" aria-hidden="true">${filter}`);
-      svg = document.getElementById(`${name}-holder`);
+  // The slices of a volume: one at a time, chosen by the slider, the table, or the wheel and the page keys on the stage.
+  function browse(volume) {
+    const sections = [...volume.querySelectorAll(".case")];
+    const views = sections.map(activate);
+    const slider = volume.querySelector("[name=slice]");
+    let current = Number(slider.value);
+    function go(next, focus = false) {
+      const state = views[current].state();
+      current = clamp(next, 0, sections.length - 1);
+      slider.value = current;
+      sections.forEach((section, k) => { section.hidden = k !== current; });
+      views[current].take(state);
+      const name = sections[current].querySelector("h2").textContent;
+      volume.querySelector("[name=slice-text]").value = name.replace(/^Slice /, "");
+      slider.setAttribute("aria-valuetext", name);
+      for (const link of volume.querySelectorAll(".slices a")) {
+        link.closest("tr").classList.toggle("current", link.hash === `#${sections[current].id}`);
+      }
+      if (focus) sections[current].querySelector(".stage").focus({ preventScroll: true });
     }
-    for (const part of svg.querySelectorAll("feFuncR, feFuncG, feFuncB")) {
-      part.setAttribute("slope", slope);
-      part.setAttribute("intercept", intercept);
-    }
-    return name;
+    slider.addEventListener("input", () => go(Number(slider.value)));
+    volume.querySelectorAll(".slices a").forEach((link) => link.addEventListener("click", (event) => {
+      event.preventDefault();
+      go(sections.findIndex((section) => `#${section.id}` === link.hash));
+    }));
+    sections.forEach((section) => {
+      const stage = section.querySelector(".stage");
+      stage.addEventListener("keydown", (event) => {
+        const step = { PageDown: 1, PageUp: -1 }[event.key];
+        if (!step) return;
+        event.preventDefault();
+        go(current + step, true);
+      });
+      stage.addEventListener("wheel", (event) => {
+        if (document.activeElement !== stage || event.ctrlKey || section.classList.contains("zoomed")) return;
+        event.preventDefault();
+        go(current + Math.sign(event.deltaY), true);
+      }, { passive: false });
+    });
+    const named = sections.findIndex((section) => `#${section.id}` === location.hash);
+    go(named < 0 ? current : named);
   }
-
   // Paper cannot unfold anything.
   const folded = [];
   addEventListener("beforeprint", () => document.querySelectorAll("details:not([open])").forEach((part) => {
@@ -195,6 +249,7 @@
   addEventListener("afterprint", () => folded.splice(0).forEach((part) => { part.open = false; }));
 
   document.documentElement.classList.add("js");
-  document.querySelectorAll(".case").forEach(activate);
+  document.querySelectorAll(".volume").forEach(browse);
+  document.querySelectorAll(".case").forEach((section) => { if (!section.closest(".volume")) activate(section); });
   window.lipspline = { activate };
 })();

@@ -1,4 +1,4 @@
-"""One reconstruction, or several, as one self-contained HTML page that shows the images and the proof."""
+"""One reconstruction, or all slices of a volume, as one self-contained HTML page: the images and the proof."""
 
 import base64
 import hashlib
@@ -15,12 +15,13 @@ from lipspline import kernels
 from lipspline._infra.files import write_whole
 from lipspline.certification import certify
 from lipspline.networks.curves import activation_curves
-from lipspline.report.case import Case, case_section
+from lipspline.report.case import Case, case_section, numbers_table, picture_numbers
 from lipspline.report.charts import activation_tile
 from lipspline.report.plain_words import at_most
-from lipspline.report.template import Html, asset, fill, join, tag
+from lipspline.report.template import Html, asset, escape, fill, join, tag
 
 PER_LAYER = 12  # activations of each layer that are drawn
+DRAWN = 32  # slices of a volume whose images are on the page; the numbers of all are
 
 
 def reconstruction_page(
@@ -29,7 +30,8 @@ def reconstruction_page(
     """A page that needs no network: images to compare, errors, residuals, certificates, activations, versions.
 
     Args:
-        cases: at least one; each is a section.
+        cases: at least one; each is a section. Those with a `number` are slices of a volume: they share one place, with
+            a table and a slider. Of more than 32 slices the images of 32 are shown, and the numbers of all.
         denoiser: the network whose activations and layers are shown.
         command: what was typed to make it.
         title: the heading of the page.
@@ -51,7 +53,7 @@ def reconstruction_page(
         script=script,
         lead=_lead(cases),
         contents=_contents(cases, denoiser is not None),
-        cases=join(case_section(case, number) for number, case in enumerate(cases)),
+        cases=_sections(cases),
         denoiser=Html() if denoiser is None else denoiser_section(denoiser),
         provenance=_provenance(command),
     )
@@ -96,8 +98,56 @@ def _activations(denoiser: nn.Module) -> Html:
     return join([tag("p", text), *rows])
 
 
+def _sections(cases: Sequence[Case]) -> Html:
+    slices = [number for number, case in enumerate(cases) if case.number is not None]
+    single = [case_section(case, number) for number, case in enumerate(cases) if case.number is None]
+    return join([_volume(cases, slices), *single] if len(slices) > 1 else map(case_section, cases, range(len(cases))))
+
+
+def _volume(cases: Sequence[Case], slices: Sequence[int]) -> Html:
+    """The slices of a volume: a table of all of them, a slider, and their sections, of which a script shows one."""
+    drawn = evenly(slices, DRAWN)
+    rows = {}
+    for number in slices:
+        case = cases[number]
+        name = f"Slice {case.number}"
+        rows[tag("a", name, href=f"#case-{number}") if number in drawn else escape(name)] = {
+            **picture_numbers(case, case.pictures[-1]),
+        }
+    shown = "" if len(drawn) == len(slices) else f" Images of {len(drawn)} of them are on this page, evenly spread."
+    first = cases[slices[0]]
+    return fill(
+        asset("volume.html"),
+        count=f"{len(slices)} slices.{shown} The numbers are those of {first.pictures[-1].name}.",
+        table=numbers_table(rows, "", "numbers slices"),
+        last=len(drawn) - 1,
+        middle=len(drawn) // 2,
+        sections=join(case_section(cases[number], number) for number in drawn),
+    )
+
+
+def evenly(numbers: Sequence[int], most: int) -> list[int]:
+    """At most so many of the numbers, evenly spread, with the first and the last.
+
+    Example:
+        >>> evenly(range(10), 4), evenly(range(3), 4)
+        ([0, 3, 6, 9], [0, 1, 2])
+    """
+    if len(numbers) <= most:
+        return list(numbers)
+    return [numbers[round(k * (len(numbers) - 1) / (most - 1))] for k in range(most)]
+
+
 def _lead(cases: Sequence[Case]) -> str:
     """The first sentence of the page."""
+    strange = sum(not case.fits for case in cases)
+    if strange:
+        which = "This reconstruction is" if len(cases) == 1 else f"{strange} of {len(cases)} reconstructions are"
+        return (
+            f"{which} farther from the measurements than noise explains. Check angles, rotation axis, orientation, "
+            "field of view and coil maps before you trust the image: what is proven is proven for the scanner as it "
+            "was described."
+        )
     certificates = [p.certificate for case in cases for p in case.pictures if p.certificate is not None]
     proven = sum(certificate.guaranteed for certificate in certificates)
     if not certificates:
@@ -111,7 +161,9 @@ def _lead(cases: Sequence[Case]) -> str:
 
 
 def _contents(cases: Sequence[Case], denoiser: bool) -> Html:
-    entries = [(f"#case-{number}", case.title) for number, case in enumerate(cases)]
+    volume = sum(case.number is not None for case in cases) > 1
+    entries = [("#volume", "All slices")] if volume else []
+    entries += [(f"#case-{k}", case.title) for k, case in enumerate(cases) if case.number is None or not volume]
     entries += [("#denoiser", "The denoiser")] if denoiser else []
     entries.append(("#provenance", "How it was made"))
     return join(tag("li", tag("a", text, href=target)) for target, text in entries)

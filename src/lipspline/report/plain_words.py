@@ -1,7 +1,8 @@
 """The certificate of a reconstruction in plain words: one line a fact, one sentence a clinician can read."""
 
 import math
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Literal
@@ -10,8 +11,44 @@ from lipspline.pnp.certificate import ReconstructionCertificate
 from lipspline.pnp.guarantee import Estimate, Setting, Tier, contracts
 from lipspline.pnp.objective import ObjectiveSetting
 
-Standing = Literal["proven", "measured", "chosen", "not claimed", "violated"]
-PROMISED, HYPOTHESES = "What is promised", "What the promise rests on"
+Standing = Literal["proven", "measured", "chosen", "vouched for", "not claimed", "violated"]
+MARKS: dict[Standing, str] = {
+    "proven": "●",
+    "measured": "◐",
+    "chosen": "◇",
+    "vouched for": "◆",
+    "not claimed": "○",
+    "violated": "✕",
+}
+PROMISED, HYPOTHESES, FIT = "What is promised", "What the promise rests on", "Fit to the measurements"
+
+
+# What a model of a scanner may be off by, beyond noise, before something must be wrong with it: measured scans with the
+# right geometry are off by up to 1 %, wrong geometries by 5 % and more.
+MODEL_ERROR = 0.02
+NOISE_FACTOR = 3.0
+
+
+@dataclass(frozen=True)
+class DataMisfit:
+    """How far the data that an image predicts are from those that were measured, `‖Hx - y‖ / ‖y‖`.
+
+    Args:
+        value: the misfit.
+        noise: what it would be if x were the truth: the norm of the noise over that of the data.
+
+    Example:
+        >>> DataMisfit(0.005, 0.003).explained, DataMisfit(0.07, 0.003).explained
+        (True, False)
+    """
+
+    value: float
+    noise: float
+
+    @property
+    def explained(self) -> bool:
+        """Whether noise, and small errors of the model of the scanner, can account for it."""
+        return self.value <= NOISE_FACTOR * self.noise + MODEL_ERROR
 
 
 @dataclass(frozen=True)
@@ -24,14 +61,17 @@ class Line:
     standing: Standing
 
 
-def certificate_lines(certificate: ReconstructionCertificate) -> dict[str, list[Line]]:
+def certificate_lines(
+    certificate: ReconstructionCertificate, misfit: DataMisfit | None = None
+) -> dict[str, list[Line]]:
     """All that is known about a reconstruction, under three headings [eq:pnp_fbs, eq:EstForward]."""
     setting = certificate.setting
     lines = objective_lines if isinstance(setting, ObjectiveSetting) else setting_lines
     promised, hypotheses = lines(setting, certificate.violations).values()  # type: ignore[arg-type]
+    fit = [] if misfit is None else [misfit_line(misfit)]
     return {
         PROMISED: [*promised, _distance(certificate)],
-        "What happened": [_settled(certificate), _steps(certificate)],
+        "What happened": [*fit, _settled(certificate), _steps(certificate)],
         HYPOTHESES: [*hypotheses, _pairing(certificate)],
     }
 
@@ -75,6 +115,49 @@ def _minimiser(setting: ObjectiveSetting, violations: Sequence[str]) -> Line:
         "answers from other starts."
     )
     return Line("Descent", "to a critical point", sentence, "proven")
+
+
+def misfit_line(misfit: DataMisfit) -> Line:
+    """Whether the image explains the measurements."""
+    value = f"off by {percent(misfit.value)}"
+    noise = f"their noise is estimated at {percent(misfit.noise)}"
+    if misfit.explained:
+        sentence = f"The measurements that this image predicts are off by {percent(misfit.value)}; {noise}."
+        return Line(FIT, value, sentence, "measured")
+    sentence = (
+        f"The measurements that this image predicts are off by {percent(misfit.value)}, but {noise}: the model of the "
+        f"scanner is not that of the scan. Check angles, rotation axis, orientation, field of view and coil maps."
+    )
+    return Line(FIT, value, sentence, "violated")
+
+
+def lines_text(lines: Mapping[str, Sequence[Line]], width: int = 100) -> str:
+    """Lines for a terminal, in the words of the page: a mark, the name, the value, and the sentence below.
+
+    Example:
+        >>> steps = Line("Steps", "3", "All steps were those of the theorem.", "measured")
+        >>> print(lines_text({"What happened": [steps]}))
+        What happened
+          ◐ Steps: 3 (measured)
+            All steps were those of the theorem.
+    """
+    rows = []
+    for heading, group in lines.items():
+        rows.append(heading)
+        for line in group:
+            rows.append(f"  {MARKS[line.standing]} {line.name}: {line.value} ({line.standing})")
+            rows += textwrap.wrap(line.sentence, width, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(rows)
+
+
+def percent(share: float) -> str:
+    """A share in per cent, in two digits.
+
+    Example:
+        >>> percent(0.00512), percent(0.64), percent(0)
+        ('0.51 %', '64 %', '0 %')
+    """
+    return f"{float(f'{100 * share:.2g}'):g} %"
 
 
 def at_most(bound: float, digits: int = 6) -> str:

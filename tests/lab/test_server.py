@@ -6,11 +6,10 @@ import socket
 
 import pytest
 
-from lipspline.lab.security import UPLOAD_LIMIT
-from lipspline.lab.server import listen
+from lipspline.lab.server import UPLOAD_LIMIT, listen
 from live_lab import ORDER
 
-PATHS = [("GET", "/"), ("GET", "/shelf"), ("GET", "/report.html"), ("POST", "/jobs"), ("POST", "/images?name=a.npy")]
+PATHS = [("GET", "/"), ("GET", "/choices"), ("GET", "/report.html"), ("POST", "/jobs"), ("POST", "/images?name=a.npy")]
 
 
 @pytest.mark.parametrize(("method", "path"), PATHS)
@@ -42,7 +41,7 @@ def test_requests_that_a_browser_calls_foreign_are_refused(lab, site):
 def test_its_own_pages_are_answered(lab, name):
     own = f"{name}:{lab.port}"
     headers = {"Host": own, "Origin": f"http://{own}", "Sec-Fetch-Site": "same-origin"}
-    assert lab.ask("GET", "/shelf", headers=headers)[0] == 200
+    assert lab.ask("GET", "/choices", headers=headers)[0] == 200
 
 
 def test_two_hosts_are_one_too_many(lab):
@@ -78,7 +77,7 @@ def test_orders_have_a_limit_of_their_own(lab):
 
 
 def test_every_answer_forbids_what_the_page_does_not_need(lab):
-    for path in ("/", "/shelf", "/lab.js", "/nothing"):
+    for path in ("/", "/choices", "/lab.js", "/nothing"):
         _, _, headers = lab.ask("GET", path)
         assert "default-src 'none'" in headers["Content-Security-Policy"]
         assert headers["X-Content-Type-Options"] == "nosniff"
