@@ -136,6 +136,7 @@ def serve(port: int, weights: Sequence[Path], say: Callable[[str], None]) -> Non
 
     with listen(port) as listener, Session(weights) as session:
         number = listener.getsockname()[1]
+        listener.listen()  # whoever is told the address can connect, even before uvicorn is up
         say(f"http://{ADDRESS}:{number}/")
         uvicorn.Server(configuration(lab_app(session, number))).run(sockets=[listener])
 
