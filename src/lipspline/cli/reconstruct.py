@@ -26,13 +26,13 @@ from lipspline.imaging.mri import COILS, MeasuredMRI, SimulatedMRI, Undersamplin
 from lipspline.imaging.order import Order, carry_out
 from lipspline.imaging.problem import Scan, central_problem
 from lipspline.imaging.run import Reconstruction, Watch, mean
-from lipspline.imaging.solved import Iteration
+from lipspline.imaging.solved import DIRECT, Iteration, display_scale
 from lipspline.imaging.strength import Auto, choose
 from lipspline.pnp.iterate import Progress
+from lipspline.report.plain_words import certificate_lines, lines_text
 
 app = typer.Typer(help="Reconstruct images from measurements, with a certificate.", no_args_is_help=True)
 
-SHOWN = 4  # slices on the page
 MOST = 10000  # angles, detectors, pixels along a side
 NOT_OPTIONS = ("source", "output", "report", "force", "json", "threads")  # what a result does not depend on
 
@@ -250,6 +250,13 @@ def _warn(result: Reconstruction) -> None:
         run = result.unsettled[0].run
         reason = "" if run is None else f" ({run.reason})"
         err.print(f"lipspline: slice(s) {numbers} did not converge{reason}.", style="yellow", highlight=False)
+    if strange := [done for done in result.slices if done.misfit is not None and not done.misfit.explained]:
+        numbers = ", ".join(str(done.number) for done in strange)
+        text = (
+            f"lipspline: slice(s) {numbers} are farther from the measurements than noise explains. Check angles, "
+            "rotation axis, orientation, field of view and coil maps."
+        )
+        err.print(text, style="yellow", highlight=False)
     if result.empty:
         numbers = ", ".join(str(done.number) for done in result.empty)
         text = f"lipspline: slice(s) {numbers} are empty: their data are zero everywhere, and so are their images."
@@ -259,20 +266,20 @@ def _warn(result: Reconstruction) -> None:
 def _page(order: Order, result: Reconstruction) -> bytes:
     from lipspline.report import Case, Picture, reconstruction_page
 
-    direct = {"MR": "Zero-filled", "CT": "Filtered backprojection"}[order.scan.modality]
     solved = [done for done in result.slices if done.solution is not None]
-    step = max(1, len(solved) // SHOWN)
     cases = [
         Case(
             f"Slice {done.number}",
             (
-                Picture(direct, done.direct),
-                Picture("Plug-and-play", done.image, done.solution, seconds=done.seconds),
+                Picture(DIRECT[order.scan.modality], done.direct),
+                Picture("Plug-and-play", done.image, done.solution, seconds=done.seconds, misfit=done.misfit),
             ),
             reference=done.truth,
             summary=f"{order.scan.summary}.",
+            number=done.number,
+            rescale=display_scale(order.scan, done.scale),
         )
-        for done in solved[step // 2 :: step][:SHOWN]
+        for done in solved
     ]
     command = shlex.join(["lipspline", *sys.argv[1:]])
     page = reconstruction_page(cases, denoiser=order.strength.denoiser, command=command, title=order.source.name)
@@ -280,11 +287,14 @@ def _page(order: Order, result: Reconstruction) -> bytes:
 
 
 def _text(order: Order, result: Reconstruction, report: bool) -> str:
-    solved = [done for done in result.slices if done.run is not None]
+    solved = [done for done in result.slices if done.certificate is not None]
+    shown = solved[len(solved) // 2]
+    assert shown.certificate is not None
     lines = [
         f"{order.scan.summary}; {len(result.slices)} slice(s)",
         f"denoiser {order.strength.name}, β = {order.strength.beta:.3g} ({order.strength.chosen})",
-        str(solved[0].certificate),
+        *([f"slice {shown.number}:"] if len(solved) > 1 else []),
+        lines_text(certificate_lines(shown.certificate, shown.misfit)),
     ]
     before, after = mean([s.direct_quality for s in solved]), mean([s.quality for s in solved])
     gains = [f"{name.upper()} {before[name]:.4g} -> {after[name]:.4g}" for name in after if name in before]

@@ -13,6 +13,7 @@ from lipspline._infra.files import write_whole
 from lipspline.pnp import ReconstructionCertificate, Solution
 from lipspline.pnp.guarantee import Pairing, Setting
 from lipspline.pnp.iterate import ImageRun
+from lipspline.report import DataMisfit
 from lipspline.training.checkpoint import decode, encode
 
 EMPTY_NOTE = "The data of this slice are zero everywhere; its image is zero, without a certificate."
@@ -34,6 +35,7 @@ class Slice:
     """How the iteration went; None for a slice whose data are zero everywhere, which is not solved."""
     certificate: ReconstructionCertificate | None
     seconds: float
+    misfit: DataMisfit | None = None
 
     @property
     def solution(self) -> Solution | None:
@@ -54,6 +56,7 @@ class Slice:
             "seconds": round(self.seconds, 3),
             "scale": self.scale,
             "noise": self.noise,
+            **({} if self.misfit is None else {"misfit": {**asdict(self.misfit), "explained": self.misfit.explained}}),
             **self.quality,
             **({"direct": self.direct_quality} if self.direct_quality else {}),
             "certificate": json.loads(self.certificate.to_json()),
@@ -72,6 +75,7 @@ class Finished:
         evidence = {
             "run": None if done.run is None else asdict(done.run),
             "certificate": None if done.certificate is None else asdict(done.certificate),
+            "misfit": None if done.misfit is None else asdict(done.misfit),
         }
         state = {**vars(done), **tensors, **evidence}
         write_whole(self._path(done.number), encode({"settings": self.settings, "slice": state}))
@@ -92,6 +96,8 @@ class Finished:
             fields[name] = _from_real(fields[name])
         if fields["run"] is not None:
             fields["run"], fields["certificate"] = ImageRun(**fields["run"]), _certificate(fields["certificate"])
+        if fields.get("misfit") is not None:
+            fields["misfit"] = DataMisfit(**fields["misfit"])
         return Slice(**fields)
 
     def _path(self, number: int) -> Path:

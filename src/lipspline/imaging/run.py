@@ -147,4 +147,5 @@ def _solve(scan: Scan, i: int, number: int, strength: Strength, iteration: Itera
         solution.images[0],
         solution.certificate,
         time.perf_counter() - begin,
+        problem.misfit(solution.value),
     )
