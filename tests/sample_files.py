@@ -84,33 +84,79 @@ def write_fastmri(path: Path, *, coils: bool = True, mask: bool = False, maps: b
     return path
 
 
-def write_ismrmrd(path: Path, *, depth: bool = False, averages: int = 1, trajectory: str = "cartesian") -> Path:
+RAW_FEATURES = (
+    *("noise", "navigator", "phase correction", "dummy", "other encoding", "external calibration"),
+    *("separate calibration", "embedded calibration", "doubled calibration", "reversed", "masks"),
+)
+"""What readouts of an ISMRMRD file may be besides lines of the image in the order of time."""
+
+
+def write_ismrmrd(
+    path: Path, *features: str, depth: bool = False, averages: int = 1, trajectory: str = "cartesian"
+) -> Path:
+    """Raw data of `multi_coil()`, with any of RAW_FEATURES; what is no line of the image holds the number 99."""
     import ismrmrd
 
-    kspace = multi_coil()
+    kspace, wrong = multi_coil(), np.full((COILS, HEIGHT), 99, np.complex64)
     sizes = {"rows": HEIGHT, "half": HEIGHT // 2, "columns": WIDTH, "depth": SLICES if depth else 1}
     text = XML.format(**sizes, extent=9 if depth else 3, last=WIDTH - 1, middle=WIDTH // 2, trajectory=trajectory)
+    mode = next((feature.split()[0] for feature in features if feature.endswith("calibration")), "")
+    mode = "embedded" if mode == "doubled" else mode
+    if mode:
+        factor = "<accelerationFactor><kspace_encoding_step_1>2</kspace_encoding_step_1>"
+        factor += "<kspace_encoding_step_2>1</kspace_encoding_step_2></accelerationFactor>"
+        parallel = f"<parallelImaging>{factor}<calibrationMode>{mode}</calibrationMode></parallelImaging>"
+        text = text.replace("</encoding>", parallel + "</encoding>")
+    if "other encoding" in features:
+        second = text[text.index("<encoding>") : text.index("</ismrmrdHeader>")]
+        text = text.replace("</ismrmrdHeader>", second + "</ismrmrdHeader>")
     ismrmrd.xsd.CreateFromDocument(text)  # the library's own check of the header
     with ismrmrd.Dataset(str(path), "dataset", mode="w") as dataset:
         dataset.write_xml_header(text)
-        noise = ismrmrd.Acquisition()
-        noise.resize(HEIGHT, COILS)
-        noise.setFlag(ismrmrd.ACQ_IS_NOISE_MEASUREMENT)
-        noise.data[:] = 99
-        dataset.append_acquisition(noise)
+
+        def append(data: np.ndarray, column: int, s: int, *flags: str, average: int = 0, encoding: int = 0) -> None:
+            line = ismrmrd.Acquisition()
+            line.resize(HEIGHT, COILS)
+            line.center_sample, line.encoding_space_ref = HEIGHT // 2, encoding
+            line.data[:] = data
+            for flag in flags:
+                line.setFlag(getattr(ismrmrd, flag))
+            line.idx.kspace_encode_step_1, line.idx.average = int(column), average
+            line.idx.kspace_encode_step_2, line.idx.slice = (s, 0) if depth else (0, s)
+            line.read_dir[:], line.phase_dir[:], line.slice_dir[:] = (0, 1, 0), (1, 0, 0), (0, 0, 1)
+            line.position[:] = (5, 6, 7 if depth else 7 + 4 * s)
+            dataset.append_acquisition(line)
+
+        left_out = {
+            "noise": "ACQ_IS_NOISE_MEASUREMENT",
+            "navigator": "ACQ_IS_NAVIGATION_DATA",
+            "phase correction": "ACQ_IS_PHASECORR_DATA",
+            "dummy": "ACQ_IS_DUMMYSCAN_DATA",
+            "external calibration": "ACQ_IS_PARALLEL_CALIBRATION",
+            "separate calibration": "ACQ_IS_PARALLEL_CALIBRATION",
+            "doubled calibration": "ACQ_IS_PARALLEL_CALIBRATION",
+        }
+        for feature in dict.fromkeys(("noise", *features)):
+            if feature in left_out:
+                append(wrong, WIDTH // 2, 0, left_out[feature])
         for s in range(SLICES):
-            for column in np.flatnonzero(columns_mask()):
+            for column in np.flatnonzero(raw_masks(features)[s]):
+                if "other encoding" in features:
+                    append(wrong, column, s, encoding=1)
                 for average in range(averages):
-                    line = ismrmrd.Acquisition()
-                    line.resize(HEIGHT, COILS)
-                    line.center_sample = HEIGHT // 2
-                    line.data[:] = kspace[s, :, :, column] + (1 if average else -1) * (averages > 1)
-                    line.idx.kspace_encode_step_1, line.idx.average = int(column), average
-                    line.idx.kspace_encode_step_2, line.idx.slice = (s, 0) if depth else (0, s)
-                    line.read_dir[:], line.phase_dir[:], line.slice_dir[:] = (0, 1, 0), (1, 0, 0), (0, 0, 1)
-                    line.position[:] = (5, 6, 7 if depth else 7 + 4 * s)
-                    dataset.append_acquisition(line)
+                    data = kspace[s, :, :, column] + (1 if average else -1) * (averages > 1)
+                    flags = []
+                    if "reversed" in features and column % 2:
+                        data, flags = data[:, ::-1], ["ACQ_IS_REVERSE"]
+                    if "embedded calibration" in features and 4 < column < 12:
+                        flags.append("ACQ_IS_PARALLEL_CALIBRATION")
+                    append(data, column, s, *flags, average=average)
     return path
+
+
+def raw_masks(features: tuple[str, ...]) -> np.ndarray:
+    """Which columns `write_ismrmrd` writes, (S, W)."""
+    return np.stack([np.roll(columns_mask(), s * ("masks" in features)) for s in range(SLICES)])
 
 
 def write_cfl(path: Path, array: np.ndarray) -> Path:
@@ -227,7 +273,12 @@ MRI_FILES: dict[str, Callable[[Path], Path]] = {
     "single.h5": lambda path: write_fastmri(path, coils=False),
     "multi.h5": lambda path: write_fastmri(path, maps=True),
     "masked.h5": lambda path: write_fastmri(path, mask=True),
+    "masks.npz": lambda path: write_npz(path, kspace=multi_coil(), mask=raw_masks(("masks",))),
     "raw.h5": write_ismrmrd,
+    "raw-more.h5": lambda path: write_ismrmrd(
+        path, "navigator", "phase correction", "other encoding", "external calibration", "reversed", "masks"
+    ),
+    "raw-averages.h5": lambda path: write_ismrmrd(path, "embedded calibration", averages=2),
     "raw3d.h5": lambda path: write_ismrmrd(path, depth=True),
     "bart.cfl": write_bart,
     "kspace.npy": lambda path: write_npy(path, single_coil()),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lipspline._infra import checks
 from lipspline.formats.validation import FileError, affordable, chosen, existing, reading
-from lipspline.formats.volume import Volume, shifted, voxel_size
+from lipspline.formats.volume import LPS_TO_RAS, Volume, shifted, voxel_size
 
 ENDINGS = (".dcm", ".dicom", ".ima")
 MAGIC, PREAMBLE = b"DICM", 128
@@ -24,8 +24,6 @@ PATIENT = ("PatientName", "PatientID", "PatientBirthDate", "PatientSex")
 STUDY = ("StudyDate", "StudyTime", "StudyID", "AccessionNumber", "ReferringPhysicianName")
 IDENTITY = (*PATIENT, *STUDY, "StudyInstanceUID", "FrameOfReferenceUID")
 """What makes a derived image belong to the same patient and study."""
-
-LPS_TO_RAS = torch.diag(torch.tensor([-1.0, -1.0, 1.0, 1.0], dtype=torch.float64))
 
 
 class Frame(NamedTuple):

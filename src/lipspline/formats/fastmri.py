@@ -29,7 +29,8 @@ def read_hdf5(path: str | Path, slices: slice = slice(None)) -> Kspace | Volume:
     `reconstruction_rss` or `reconstruction_esc` alone gives a `Volume`.
     """
     with hdf5.opened(path) as file:
-        return _read(hdf5.container(file), slices, space_of_images(hdf5.text(file, "ismrmrd_header")))
+        header = space_of_images(Path(path), hdf5.text(file, "ismrmrd_header"))
+        return _read(hdf5.container(file), slices, header)
 
 
 def read_numpy(path: str | Path, slices: slice = slice(None)) -> Kspace | Volume:

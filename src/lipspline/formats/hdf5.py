@@ -108,7 +108,10 @@ def text(file: Any, name: str) -> str:
     if found.dtype.kind == "O":  # of varying length, which is stored first
         with path.open("rb") as raw:
             raw.seek(place)
-            _check_length(path, int.from_bytes(raw.read(4), "little"))
+            length = int.from_bytes(raw.read(4), "little")
+        _check_length(path, length)
+        if length > LONGEST_TEXT:
+            raise FileError(f"{path}: {name!r} is a text of {length} bytes; at most {LONGEST_TEXT} are read.")
     value = found[()] if found.shape == () else found[(0,) * len(found.shape)]
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 

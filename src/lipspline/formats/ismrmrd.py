@@ -1,8 +1,8 @@
-"""Raw data in ISMRMRD files: readouts, sorted into Cartesian k-space."""
+"""Raw data in ISMRMRD files: readouts, told apart by their flags and sorted into Cartesian k-space."""
 
-import re
 from pathlib import Path
 from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
 import numpy as np
 import torch
@@ -11,21 +11,31 @@ from torch import Tensor
 
 from lipspline._infra import checks
 from lipspline.formats import hdf5
-from lipspline.formats.dicom import LPS_TO_RAS
 from lipspline.formats.kspace import Kspace, transform_partitions, with_mask
-from lipspline.formats.validation import FileError, affordable, chosen
-from lipspline.formats.volume import from_voxel_size, shifted
+from lipspline.formats.validation import FileError, affordable, chosen, in_short
+from lipspline.formats.volume import LPS_TO_RAS, from_voxel_size, invertible, shifted
 
 Triple = tuple[float, float, float]
 
 GROUP = "dataset"
 AT_ONCE = 256  # readouts
-NOT_IMAGING = (
-    *("ACQ_IS_NOISE_MEASUREMENT", "ACQ_IS_NAVIGATION_DATA", "ACQ_IS_PHASECORR_DATA", "ACQ_IS_DUMMYSCAN_DATA"),
-    *("ACQ_IS_RTFEEDBACK_DATA", "ACQ_IS_HPFEEDBACK_DATA", "ACQ_IS_SURFACECOILCORRECTIONSCAN_DATA"),
-)
-CALIBRATION = "ACQ_IS_PARALLEL_CALIBRATION"
+NOT_IMAGING = {
+    "ACQ_IS_NOISE_MEASUREMENT": "noise measurements",
+    "ACQ_IS_NAVIGATION_DATA": "navigators",
+    "ACQ_IS_PHASECORR_DATA": "phase correction lines",
+    "ACQ_IS_DUMMYSCAN_DATA": "dummy scans",
+    "ACQ_IS_RTFEEDBACK_DATA": "real-time feedback lines",
+    "ACQ_IS_HPFEEDBACK_DATA": "feedback lines",
+    "ACQ_IS_SURFACECOILCORRECTIONSCAN_DATA": "lines of a surface coil correction",
+    "ACQ_IS_PHASE_STABILIZATION_REFERENCE": "phase stabilization references",
+    "ACQ_IS_PHASE_STABILIZATION": "phase stabilization lines",
+}
+"""Flags of readouts that are no part of an image, and what such readouts are called."""
+COMPRESSED = tuple(f"ACQ_COMPRESSION{number}" for number in range(1, 5))
+APART = ("separate", "external")
+"""Calibration modes whose lines must not be mixed with those of the image."""
 REPEATED = ("contrast", "phase", "repetition", "set")
+PLACE = ("slice", "kspace_encode_step_2", "kspace_encode_step_1")
 
 
 class Encoding(NamedTuple):
@@ -49,7 +59,7 @@ class Encoding(NamedTuple):
 
 
 class Readouts(NamedTuple):
-    """The readouts that make the image: which they are in the file, and their headers."""
+    """Some readouts of a file: their numbers in it, and their headers."""
 
     numbers: NDArray[np.int64]
     heads: NDArray[Any]
@@ -57,6 +67,16 @@ class Readouts(NamedTuple):
     def counter(self, name: str) -> NDArray[np.int64]:
         """One of the counters of the scan."""
         return self.heads["idx"][name].astype(np.int64)
+
+    def places(self) -> NDArray[np.int64]:
+        """Slice, partition and column of each, `(n, 3)`."""
+        return np.stack([self.counter(name) for name in PLACE], axis=1)
+
+    def flagged(self, *names: str) -> NDArray[np.bool_]:
+        """Which of them have one of these flags."""
+        constants = checks.require("ismrmrd", "mri", "Reading ISMRMRD files")
+        bits = sum(1 << (getattr(constants, name) - 1) for name in names)
+        return (self.heads["flags"] & np.uint64(bits)) != 0
 
     def where(self, kept: NDArray[np.bool_]) -> "Readouts":
         """Some of them."""
@@ -71,165 +91,287 @@ def holds_readouts(file: Any) -> bool:
 
 
 def read(path: str | Path, slices: slice = slice(None)) -> Kspace:
-    """Read Cartesian k-space, in two or three dimensions; averages are averaged, calibration lines are used.
+    """Read Cartesian k-space, in two or three dimensions.
 
-    A third dimension that is fully measured is transformed, and its slices are what `slices` counts.
+    The image is made of the readouts of the first encoding that has some; embedded calibration lines belong to it,
+    others and readouts that are no part of an image are left out; averages are averaged; reversed lines are turned.
+    What was left out or averaged is in `notes`. A third dimension that is fully measured is transformed, and its slices
+    are what `slices` counts.
     """
     path = Path(path)
     with hdf5.opened(path) as file:
         group = hdf5.member(file, GROUP)
-        xml, stored = hdf5.text(group, "xml"), hdf5.array(group, "data")
-        encoding = _encoding(path, xml)
-        readouts = _imaging(path, stored, separate=element(xml, "parallelImaging", "calibrationMode") == "separate")
-        count = int(readouts.counter("slice").max()) + 1
-        flat = encoding.shape[2] == 1
+        header, stored = parsed_header(path, hdf5.text(group, "xml")), hdf5.array(group, "data")
+        if header is None or not (encodings := _children(header, "encoding")):
+            raise FileError(f"{path} has no readable XML header: the size of k-space is unknown.")
+        readouts, number, notes = _of_the_image(path, _readouts(path, stored), encodings)
+        encoding = _encoding(path, encodings[number])
+        count, flat = int(readouts.counter("slice").max()) + 1, encoding.shape[2] == 1
+        _check_layers(path, readouts, flat)
         numbers = chosen(path, count if flat else encoding.shape[2], slices)
         if flat:
             readouts = readouts.where(np.isin(readouts.counter("slice"), numbers))
-            data = _sorted(path, stored, readouts, encoding, readouts.counter("slice") - numbers.start, len(numbers))
+            layer, layers = readouts.counter("slice") - numbers.start, len(numbers)
         else:
-            partition = readouts.counter("kspace_encode_step_2") - encoding.middle[1] + encoding.shape[2] // 2
-            data = _sorted(path, stored, readouts, encoding, partition, encoding.shape[2])
+            layer = readouts.counter("kspace_encode_step_2") - encoding.middle[1] + encoding.shape[2] // 2
+            layers = encoding.shape[2]
+        data, points = _sorted(path, stored, readouts, encoding, layer, layers)
     if not torch.isfinite(data).all():
         raise FileError(f"{path} has NaN or infinite values.")
-    data = data if flat else transform_partitions(data, path)[numbers.start : numbers.stop]
-    data, mask = with_mask(data, None, path)
-    affine = _affine(readouts, encoding)
-    return Kspace(data, mask, crop=encoding.crop, affine=affine if flat else shifted(affine, depth=numbers.start))
+    affine, regular = _affine(readouts, encoding)
+    notes = notes if regular else (*notes, "its slices are not parallel and evenly spaced, so their place is not kept")
+    if not flat:
+        data = transform_partitions(data, path, points)[numbers.start : numbers.stop]
+        points, affine = points[:1].expand(len(numbers), -1, -1), shifted(affine, depth=numbers.start)
+    data, mask = with_mask(data, points, path)
+    return Kspace(data, mask, crop=encoding.crop, affine=affine, notes=notes)
 
 
-def _encoding(path: Path, xml: str) -> Encoding:
-    if (kind := element(xml, "trajectory")) not in ("", "cartesian"):
+# The header
+
+
+def parsed_header(path: Path, xml: str) -> ElementTree.Element | None:
+    """The root of the XML header of a scan; None if it is empty. Documents that define entities are not read."""
+    if not xml.strip():
+        return None
+    if "<!DOCTYPE" in xml:
+        raise FileError(f"{path} has an XML header with a document type, which is not read.")
+    try:
+        return ElementTree.fromstring(xml)
+    except (ElementTree.ParseError, ValueError) as error:
+        raise FileError(f"{path} has an XML header that is damaged ({in_short(error)}).") from error
+
+
+def space_of_images(path: Path, xml: str) -> dict[str, Any]:
+    """The `reconSpace` of a header: `matrix` (rows, columns) and `voxel` in mm (column, row, slice).
+
+    Example:
+        >>> size = "<x>320</x><y>160</y><z>1</z>"
+        >>> space = f"<reconSpace><matrixSize>{size}</matrixSize><fieldOfView_mm>{size}</fieldOfView_mm></reconSpace>"
+        >>> space_of_images(Path("a.h5"), f"<ismrmrdHeader><encoding>{space}</encoding></ismrmrdHeader>")
+        {'matrix': (320, 160), 'voxel': (1.0, 1.0, 1.0)}
+    """
+    root = parsed_header(path, xml)
+    found = None if root is None else _space(_descendant(root, "encoding", "reconSpace"))
+    if found is None:
+        return {}
+    matrix, extent = found
+    x, y, z = (length / size for length, size in zip(extent, matrix, strict=True))
+    return {"matrix": (matrix[0], matrix[1]), "voxel": (y, x, z)}
+
+
+def _encoding(path: Path, element: ElementTree.Element) -> Encoding:
+    if (kind := _text(element, "trajectory").lower()) not in ("", "cartesian"):
         raise FileError(f"{path} was measured on a {kind[:40]} trajectory; only Cartesian k-space is read.")
-    encoded = space(xml, "encodedSpace")
-    if encoded is None:
-        raise FileError(f"{path} has no readable XML header: the size of k-space is unknown.")
-    wanted = space(xml, "reconSpace") or encoded
-    rows, columns, partitions = (int(n) for n in encoded[0])
-    limits = element(xml, "encodingLimits")
-    centers = (element(limits, f"kspace_encoding_step_{axis}", "center") for axis in (1, 2))
+    found = _space(_descendant(element, "encodedSpace"))
+    if found is None:
+        raise FileError(f"{path} has no size of k-space in its XML header.")
+    matrix, encoded = found
+    wanted = _space(_descendant(element, "reconSpace")) or found
+    centers = (_text(element, "encodingLimits", f"kspace_encoding_step_{axis}", "center") for axis in (1, 2))
     column, partition = (
-        int(center) if center.isdecimal() else size // 2
-        for center, size in zip(centers, (columns, partitions), strict=True)
+        int(center) if _is_count(center) else size // 2 for center, size in zip(centers, matrix[1:], strict=True)
     )
-    return Encoding((rows, columns, partitions), (column, partition), encoded[1], wanted[1])
+    return Encoding(matrix, (column, partition), encoded, wanted[1])
 
 
-def _imaging(path: Path, stored: Any, *, separate: bool) -> Readouts:
-    """The readouts that belong to the image, of one contrast, phase, repetition and set."""
-    constants = checks.require("ismrmrd", "mri", "Reading ISMRMRD files")
+def _space(element: ElementTree.Element | None) -> tuple[tuple[int, int, int], Triple] | None:
+    """Matrix size and field of view in mm, along x (readout), y and z, of `encodedSpace` or `reconSpace`."""
+    sizes = [_text(element, "matrixSize", axis) for axis in "xyz"]
+    try:
+        x, y, z = (float(_text(element, "fieldOfView_mm", axis)) for axis in "xyz")
+    except ValueError:
+        return None
+    if not all(map(_is_count, sizes)) or "0" in sizes or not 0 < min(x, y, z) <= max(x, y, z) < float("inf"):
+        return None
+    rows, columns, partitions = map(int, sizes)
+    return ((rows, columns, partitions), (x, y, z)) if min(rows, columns, partitions) else None
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 9
+
+
+def _children(element: ElementTree.Element, name: str) -> list[ElementTree.Element]:
+    """The elements of this name directly inside another, whatever their namespace."""
+    return [child for child in element if child.tag.rpartition("}")[2] == name]
+
+
+def _descendant(element: ElementTree.Element | None, *names: str) -> ElementTree.Element | None:
+    """The first element of the first name inside another, in it the first of the next, and so on."""
+    for name in names:
+        element = next(iter(_children(element, name)), None) if element is not None else None
+    return element
+
+
+def _text(element: ElementTree.Element | None, *names: str) -> str:
+    found = _descendant(element, *names)
+    return "" if found is None or found.text is None else found.text.strip()
+
+
+# Which readouts make the image
+
+
+def _readouts(path: Path, stored: Any) -> Readouts:
+    """All of them."""
     if stored.dtype.names is None or not {"head", "data"} <= set(stored.dtype.names):
         raise FileError(f"{path}: 'dataset/data' does not hold readouts.")
     affordable(path, stored.shape, stored.dtype.itemsize, "readouts")
     hdf5.check_lengths(stored, *(name for name in ("traj", "data") if name in stored.dtype.names))
     heads = np.asarray(stored.fields("head")[:]).reshape(-1)
-    skipped = (*NOT_IMAGING, CALIBRATION) if separate else NOT_IMAGING
-    bits = sum(1 << (getattr(constants, name) - 1) for name in skipped)
-    found = Readouts(np.arange(len(heads)), heads).where((heads["flags"] & np.uint64(bits)) == 0)
+    return Readouts(np.arange(len(heads)), heads)
+
+
+def _of_the_image(
+    path: Path, found: Readouts, encodings: list[ElementTree.Element]
+) -> tuple[Readouts, int, tuple[str, ...]]:
+    """The readouts of one image, the number of their encoding, and what was left out or is averaged."""
+    left = [(name, found.flagged(flag)) for flag, name in NOT_IMAGING.items()]
+    notes = [f"{int(flags.sum())} {name} left out" for name, flags in left if flags.any()]
+    found = found.where(~found.flagged(*NOT_IMAGING))
     if not len(found.numbers):
         raise FileError(f"{path} holds no readouts of an image.")
+    if found.flagged(*COMPRESSED).any():
+        raise FileError(f"{path} holds compressed readouts, which are not read.")
+    if (highest := int(found.heads["encoding_space_ref"].max())) >= len(encodings):
+        raise FileError(f"{path} has readouts of encoding {highest}; its XML header describes {len(encodings)}.")
+    found, calibration = _without_calibration(path, found, encodings)
+    numbers = np.unique(found.heads["encoding_space_ref"])
+    others = found.heads["encoding_space_ref"] != numbers[0]
+    notes += [*calibration, *([f"{int(others.sum())} readouts of other encodings left out"] if others.any() else [])]
+    found = found.where(~others)
+    _check_one_image(path, found)
+    if (averages := len(np.unique(found.counter("average")))) > 1:
+        notes.append(f"{averages} averages averaged")
+    return found, int(numbers[0]), tuple(notes)
+
+
+def _without_calibration(
+    path: Path, found: Readouts, encodings: list[ElementTree.Element]
+) -> tuple[Readouts, list[str]]:
+    """Without the calibration lines that were measured apart, or twice; embedded ones are lines of the image."""
+    only = found.flagged("ACQ_IS_PARALLEL_CALIBRATION") & ~found.flagged("ACQ_IS_PARALLEL_CALIBRATION_AND_IMAGING")
+    modes = [_text(encoding, "parallelImaging", "calibrationMode").lower() for encoding in encodings]
+    of_readouts = np.array(modes)[found.heads["encoding_space_ref"]]
+    unknown = only & ~np.isin(of_readouts, (*APART, "embedded"))
+    if unknown.any():
+        raise FileError(
+            f"{path} has {int(unknown.sum())} calibration lines of the mode {str(of_readouts[unknown][0])[:40]!r}; the "
+            f"'calibrationMode' in its XML header must be embedded, separate or external."
+        )
+    kept = {tuple(place) for place in found.where(~only).places().tolist()}
+    twice = np.array([tuple(place) in kept for place in found.places().tolist()])
+    apart = only & (np.isin(of_readouts, APART) | twice)
+    if apart.all():
+        raise FileError(f"{path} holds calibration lines only, and no readouts of an image.")
+    return found.where(~apart), [f"{int(apart.sum())} calibration lines left out"] if apart.any() else []
+
+
+def _check_one_image(path: Path, found: Readouts) -> None:
+    """Refuse readouts that do not belong together, or that nothing tells apart."""
     for name in REPEATED:
         if len(kinds := np.unique(found.counter(name))) > 1:
             raise FileError(f"{path} holds {len(kinds)} of the kind '{name}'; write one of them into its own file.")
-    return found
+    if len(counts := np.unique(found.heads["active_channels"])) > 1:
+        raise FileError(f"{path} has readouts of {counts[0]} and of {counts[-1]} coils; all must have the same coils.")
+    if len(np.unique(found.heads["channel_mask"], axis=0)) > 1:
+        raise FileError(f"{path} has readouts of different coils ('channel_mask'); all must have the same coils.")
+    lines = np.column_stack([found.places(), found.counter("average")])
+    places, times = np.unique(lines, axis=0, return_counts=True)
+    if (times > 1).any():
+        number, partition, column, _ = places[times.argmax()]
+        raise FileError(
+            f"{path} has {times.max()} readouts for column {column} of slice {number}, partition {partition}, and no "
+            f"counter that tells them apart."
+        )
 
 
-def _sorted(path: Path, stored: Any, readouts: Readouts, encoding: Encoding, layer: NDArray, layers: int) -> Tensor:
-    """k-space `(layers, C, H, W)` of the readouts, each put into its layer and column; repeated ones are averaged."""
+def _check_layers(path: Path, readouts: Readouts, flat: bool) -> None:
+    """Refuse partitions where the header has none, and slabs where it has partitions."""
+    if flat and len(kinds := np.unique(readouts.counter("kspace_encode_step_2"))) > 1:
+        raise FileError(f"{path} has readouts of {len(kinds)} partitions, but one in its XML header.")
+    if not flat and len(kinds := np.unique(readouts.counter("slice"))) > 1:
+        raise FileError(f"{path} has {len(kinds)} slabs of partitions; write one of them into its own file.")
+
+
+# From readouts to k-space
+
+
+def _sorted(
+    path: Path, stored: Any, readouts: Readouts, encoding: Encoding, layer: NDArray, layers: int
+) -> tuple[Tensor, Tensor]:
+    """k-space `(layers, C, H, W)` of readouts in their layers and columns, and which of its points were measured."""
     rows, columns, _ = encoding.shape
     coils = int(readouts.heads["active_channels"].max(initial=0))
     affordable(path, (layers, coils, rows, columns), 8, "k-space")
     column = readouts.counter("kspace_encode_step_1") - encoding.middle[0] + columns // 2
     if not ((column >= 0) & (column < columns) & (layer >= 0) & (layer < layers)).all():
         raise FileError(f"{path} has readouts outside the {rows} x {columns} points that its header announces.")
-    data, times = np.zeros((layers, coils, columns, rows), np.complex64), np.zeros((layers, columns), np.float32)
+    data, times = (np.zeros((layers, n, columns, rows), kind) for n, kind in ((coils, np.complex64), (1, np.float32)))
     place = {int(number): i for i, number in enumerate(readouts.numbers)}
+    turned = readouts.flagged("ACQ_IS_REVERSE")
     for first in range(0, stored.shape[0], AT_ONCE):
         for number, samples in enumerate(stored.fields("data")[first : first + AT_ONCE], first):
             if (i := place.get(number)) is not None:
-                start, values = _samples(path, readouts.heads[i], samples, rows)
-                data[layer[i], : len(values), column[i], start : start + values.shape[1]] += values
-                times[layer[i], column[i]] += 1
-    return torch.from_numpy(data / np.maximum(times, 1)[:, None, :, None]).mT
+                start, values = _samples(path, readouts.heads[i], samples, rows, bool(turned[i]))
+                part = slice(start, start + values.shape[1])
+                data[layer[i], :, column[i], part] += values
+                times[layer[i], 0, column[i], part] += 1
+    return torch.from_numpy(data / np.maximum(times, 1)).mT, torch.from_numpy(times[:, 0] > 0).mT
 
 
-def _samples(path: Path, head: Any, samples: NDArray[Any], rows: int) -> tuple[int, NDArray[np.complex64]]:
-    """The row where a readout begins, and its values `(C, samples)`."""
+def _samples(
+    path: Path, head: Any, samples: NDArray[Any], rows: int, reverse: bool
+) -> tuple[int, NDArray[np.complex64]]:
+    """The row where a readout begins, and its values `(C, samples)`.
+
+    The middle of a line that was measured backwards is counted by some in the order of time, by others after turning
+    it; where both would fit, the line is refused.
+    """
     coils, count = int(head["active_channels"]), int(head["number_of_samples"])
     if len(samples) != 2 * coils * count:
         raise FileError(f"{path} has a readout of {len(samples)} numbers, not of 2 x {coils} x {count}.")
-    kept = slice(int(head["discard_pre"]), count - int(head["discard_post"]))
-    start = rows // 2 - int(head["center_sample"]) + kept.start
-    values = np.ascontiguousarray(samples, np.float32).view(np.complex64).reshape(coils, count)[:, kept]
-    if start < 0 or start + values.shape[1] > rows:
+    pre, post, middle = (int(head[name]) for name in ("discard_pre", "discard_post", "center_sample"))
+    values = np.ascontiguousarray(samples, np.float32).view(np.complex64).reshape(coils, count)
+    middles = {middle}
+    if reverse:
+        values, pre, post, middles = values[:, ::-1], post, pre, {middle, count - 1 - middle}
+    values = values[:, pre : count - post]
+    starts = [start for one in middles if 0 <= (start := rows // 2 - one + pre) <= rows - values.shape[1]]
+    if not starts or not values.shape[1]:
         raise FileError(f"{path} has a readout of {count} samples that does not fit the {rows} rows of k-space.")
-    return start, values
+    if len(starts) > 1:
+        raise FileError(f"{path} has reversed readouts of {count} samples whose middle is not clear; turn them.")
+    return starts[0], values
 
 
-def _affine(readouts: Readouts, encoding: Encoding) -> Tensor:
-    """From (column, row, slice) to mm in NIfTI's coordinates; sizes only where the scanner gives no directions."""
+def _affine(readouts: Readouts, encoding: Encoding) -> tuple[Tensor, bool]:
+    """From (column, row, slice) to mm in NIfTI's coordinates, and whether slices are parallel and evenly spaced.
+
+    Sizes only where they are not, or where the scanner gives no directions.
+    """
     row, column, depth = (n / m for n, m in zip(encoding.encoded, encoding.shape, strict=True))
-    heads = readouts.heads
-    order = np.argsort(readouts.counter("slice"), kind="stable")
-    first, last = heads[order[0]], heads[order[-1]]
-    directions = [torch.from_numpy(first[f"{name}_dir"].astype(np.float64)) for name in ("phase", "read", "slice")]
-    lengths = torch.stack([torch.linalg.vector_norm(direction) for direction in directions])
-    if not ((lengths - 1).abs() < 1e-2).all():
-        return from_voxel_size(column, row, depth)
-    position, far = (torch.from_numpy(head["position"].astype(np.float64)) for head in (first, last))
-    gap = int(readouts.counter("slice").max() - readouts.counter("slice").min())
-    steps = [directions[0] * column, directions[1] * row, (far - position) / gap if gap else directions[2] * depth]
+    sizes = from_voxel_size(column, row, depth)
+    numbers, where = np.unique(readouts.counter("slice"), return_index=True)
+    heads = readouts.heads[where]
+    phase, read, normal, position = (
+        torch.from_numpy(heads[name].astype(np.float64)) for name in ("phase_dir", "read_dir", "slice_dir", "position")
+    )
+    directions = torch.stack([phase, read, normal], dim=1)
+    if not ((torch.linalg.vector_norm(directions, dim=2) - 1).abs() < 1e-2).all():
+        return sizes, True
+    steps = [phase[0] * column, read[0] * row, normal[0] * depth]
+    if len(numbers) > 1:
+        steps[2] = (position[-1] - position[0]) / int(numbers[-1] - numbers[0])
+        expected = position[0] + torch.from_numpy(numbers - numbers[0]).unsqueeze(1) * steps[2]
+        off = torch.linalg.vector_norm(position - expected, dim=1).max()
+        if (directions - directions[0]).abs().max() > 1e-3 or not off <= 0.05 * torch.linalg.vector_norm(steps[2]):
+            return sizes, False
     rows, columns = encoding.crop
-    corner = position - steps[0] * (columns // 2) - steps[1] * (rows // 2)
+    corner = position[0] - steps[0] * (columns // 2) - steps[1] * (rows // 2)
     if encoding.shape[2] > 1:
         corner = corner - steps[2] * (encoding.shape[2] // 2)
     affine = torch.eye(4, dtype=torch.float64)
     affine[:3] = torch.stack([*steps, corner], dim=1)
-    return LPS_TO_RAS @ affine if torch.isfinite(affine).all() else from_voxel_size(column, row, depth)
-
-
-def space_of_images(xml: str) -> dict[str, Any]:
-    """The `reconSpace` of a header: `matrix` (rows, columns) and `voxel` in mm (column, row, slice).
-
-    Example:
-        >>> size = "<x>320</x><y>160</y><z>1</z>"
-        >>> xml = f"<reconSpace><matrixSize>{size}</matrixSize><fieldOfView_mm>{size}</fieldOfView_mm></reconSpace>"
-        >>> space_of_images(xml)
-        {'matrix': (320, 160), 'voxel': (1.0, 1.0, 1.0)}
-    """
-    found = space(xml, "reconSpace")
-    if found is None:
-        return {}
-    matrix, extent = found
-    x, y, z = (length / size for length, size in zip(extent, matrix, strict=True))
-    return {"matrix": (int(matrix[0]), int(matrix[1])), "voxel": (y, x, z)}
-
-
-def space(xml: str, name: str) -> tuple[Triple, Triple] | None:
-    """Matrix size and field of view in mm, along x (readout), y and z, of `encodedSpace` or `reconSpace`."""
-    part = element(xml, name)
-    matrix, extent = (_xyz(element(part, tag)) for tag in ("matrixSize", "fieldOfView_mm"))
-    if matrix is None or extent is None or min(matrix) < 1 or not 0 < min(extent) <= max(extent) < float("inf"):
-        return None
-    return matrix, extent
-
-
-def element(xml: str, *path: str) -> str:
-    """What stands inside the first element of this name, and in it the next; empty if there is none.
-
-    Example:
-        >>> element("<a><ns:b>7</ns:b></a>", "a", "b")
-        '7'
-    """
-    for name in path:
-        part = re.search(rf"<(?:\w+:)?{name}(?:\s[^<>]*)?>(.*?)</(?:\w+:)?{name}>", xml, re.DOTALL)
-        xml = part.group(1).strip() if part else ""
-    return xml
-
-
-def _xyz(xml: str) -> Triple | None:
-    try:
-        x, y, z = (float(element(xml, axis)) for axis in "xyz")
-    except ValueError:
-        return None
-    return x, y, z
+    found = invertible(LPS_TO_RAS @ affine)
+    return (sizes, False) if found is None else (found, True)

@@ -1,5 +1,6 @@
 """Images of a volume slice by slice, and where they lie in the patient."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -8,6 +9,10 @@ import torch
 from torch import Tensor
 
 Unit = Literal["hounsfield", "arbitrary"]
+LPS_TO_RAS = torch.diag(torch.tensor([-1.0, -1.0, 1.0, 1.0], dtype=torch.float64))
+"""From the coordinates of DICOM and ISMRMRD to those of NIfTI, and back."""
+FLATTEST = 1e-6
+"""The least volume of a voxel, in units of that of the box with the same sides."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,20 @@ def voxel_size(affine: Tensor | None) -> tuple[float, float, float]:
 def from_voxel_size(column: float, row: float, depth: float) -> Tensor:
     """The affine map of an axis-aligned volume whose place is unknown: sizes only, the first voxel at the origin."""
     return torch.diag(torch.tensor([column, row, depth, 1.0], dtype=torch.float64))
+
+
+def invertible(affine: Tensor | None) -> Tensor | None:
+    """The affine map, or None if it has no inverse: then it says nothing about where an image lies.
+
+    Example:
+        >>> print(invertible(torch.diag(torch.tensor([1.0, 0.0, 2.0, 1.0]))))
+        None
+    """
+    if affine is None or not torch.isfinite(affine).all():
+        return None
+    box = math.prod(voxel_size(affine))
+    regular = 0 < box < float("inf") and abs(float(torch.linalg.det(affine[:3, :3]))) > FLATTEST * box
+    return affine if regular else None
 
 
 def shifted(affine: Tensor | None, column: int = 0, row: int = 0, depth: int = 0) -> Tensor | None:
