@@ -214,3 +214,193 @@ def test_several_slices_do_not_fit_into_one_file_and_skewed_ones_into_none(tmp_p
     skewed[0, 1] = 0.5
     with pytest.raises(ValueError, match="not at right angles"):
         dicom.write(tmp_path / "o", Volume(torch.rand(1, 4, 4), skewed), modality="CT", description="test")
+
+
+# What the numbers mean
+
+
+def test_monochrome1_is_turned_so_that_white_is_large(tmp_path):
+    image = sample_files.dicom_image(0, "MR")
+    del image.RescaleSlope, image.RescaleIntercept
+    image.BitsStored, image.HighBit = 12, 11
+    plain = dicom.read(save(tmp_path / "plain.dcm", image)).slices
+    image.PhotometricInterpretation = "MONOCHROME1"
+    assert torch.equal(dicom.read(save(tmp_path / "inverse.dcm", image)).slices, 4095 - plain)
+    image.PixelRepresentation = 1
+    assert torch.equal(dicom.read(save(tmp_path / "signed.dcm", image)).slices, -1 - plain)
+
+
+def palette(image):
+    image.PhotometricInterpretation = "PALETTE COLOR"
+    for colour in ("Red", "Green", "Blue"):
+        setattr(image, f"{colour}PaletteColorLookupTableDescriptor", [256, 0, 16])
+        setattr(image, f"{colour}PaletteColorLookupTableData", np.arange(256, dtype="<u2").tobytes())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda i: setattr(i, "PhotometricInterpretation", "MONOCHROME1"), "MONOCHROME1.*and a unit too"),
+        (palette, r"colour image \(PALETTE COLOR\)"),
+        (lambda i: i.update({"SamplesPerPixel": 3, "PlanarConfiguration": 1}), "colour image"),
+        (lambda i: setattr(i, "ModalityLUTSequence", [pydicom.Dataset()]), "ModalityLUTSequence"),
+    ],
+)
+def test_values_of_unknown_meaning_are_refused(change, message, tmp_path):
+    image = sample_files.dicom_image(0)
+    change(image)
+    with pytest.raises(FileError, match=message):
+        dicom.read(save(tmp_path / "s.dcm", image))
+
+
+# Where slices lie
+
+
+def series(folder, positions, change=lambda image, number: None):
+    folder.mkdir()
+    for number, position in enumerate(positions):
+        image = sample_files.dicom_image(number % 3)
+        image.SOPInstanceUID = f"1.2.3.{number + 1}"
+        image.ImagePositionPatient = position if isinstance(position, list) else [0, 0, position]
+        change(image, number)
+        save(folder / f"{number}.dcm", image)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        ((0, 3, 30), r"a step from \(0, 0, 3\) to \(0, 0, 30\) among steps of 3 mm"),
+        ((0, 3, 6, 12, 15), r"a step from \(0, 0, 6\) to \(0, 0, 12\) among steps of 3 mm"),
+        ((0, 3, 3, 6, 9), r"two images at \(0, 0, 3\) mm"),
+        ((5, 5), r"two images at \(0, 0, 5\) mm"),
+        ((0, 0, 0), r"two images at \(0, 0, 0\) mm"),
+        ((0, 3, 6.2, 9), r"a step from"),
+        ([[0, 0, 0], [0, 0, 3], [9, 0, 6], [0, 0, 9]], "not one stack of 4 slices"),
+    ],
+)
+def test_a_series_with_missing_or_doubled_slices_is_refused_and_the_positions_named(positions, message, tmp_path):
+    with pytest.raises(FileError, match=message):
+        dicom.read(series(tmp_path / "series", positions))
+
+
+@pytest.mark.parametrize("positions", [(0, 3, 6.1, 9), (-2.5, 0, 2.5), (7,), [[0, 0, 0], [0, 1, 3], [0, 2, 6]]])
+def test_even_steps_that_are_rounded_or_oblique_are_accepted(positions, tmp_path):
+    assert len(dicom.read(series(tmp_path / "series", positions)).slices) == len(positions)
+
+
+def test_the_same_file_twice_and_images_without_position_are_refused(tmp_path):
+    folder = sample_files.write_dicom_series(tmp_path / "series")
+    (folder / "copy.dcm").write_bytes((folder / "1.dcm").read_bytes())
+    with pytest.raises(FileError, match="the same image in several files"):
+        dicom.read(folder)
+
+    def drop(image, number):
+        if number == 1:
+            del image.ImagePositionPatient
+
+    with pytest.raises(FileError, match="3 images, and 1 of them have no position"):
+        dicom.read(series(tmp_path / "other", (0, 3, 6), drop))
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [
+        ("ImageOrientationPatient", [0, 0, 0, 0, 0, 0]),
+        ("ImageOrientationPatient", [1, 0, 0, 1, 0, 0]),
+        ("ImageOrientationPatient", [1, 0, 0]),
+        ("PixelSpacing", [0, 0]),
+        ("PixelSpacing", [-1, 1]),
+    ],
+)
+def test_directions_that_are_none_are_not_known(keyword, value, tmp_path):
+    image = sample_files.dicom_image(0)
+    setattr(image, keyword, value)
+    assert dicom.read(save(tmp_path / "s.dcm", image)).affine is None
+
+
+@pytest.mark.parametrize(
+    "affine",
+    [torch.zeros(4, 4), torch.diag(torch.tensor([1.0, 0, 1, 1])), torch.full((4, 4), torch.nan), torch.ones(4, 4)],
+)
+def test_a_volume_with_a_degenerate_place_is_written_without_one(affine, tmp_path):
+    volume = Volume(torch.rand(2, 4, 5), affine.double())
+    dicom.check_affine(volume.affine)
+    dicom.write(tmp_path / "series", volume, modality="MR", description="")
+    written = pydicom.dcmread(tmp_path / "series" / "0001.dcm")
+    assert "ImageOrientationPatient" not in written
+    assert "ImagePositionPatient" not in written
+    nifti.write(tmp_path / "v.nii", volume)
+    assert np.isfinite(nibabel.load(tmp_path / "v.nii").affine).all()
+
+
+def test_rows_that_are_not_at_right_angles_to_columns_are_refused_before_the_work():
+    with pytest.raises(ValueError, match="not at right angles"):
+        dicom.check_affine(torch.tensor([[1.0, 0.5, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]).double())
+
+
+# Multi-frame files
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_of_many_frames_is_read_once(packed, tmp_path, monkeypatch):
+    image, count = sample_files.dicom_image(0), 200
+    stored = np.random.default_rng(0).integers(0, 4096, (count, sample_files.HEIGHT, sample_files.WIDTH), np.uint16)
+    image.NumberOfFrames, image.PixelData = count, stored.tobytes()
+    del image.ImagePositionPatient
+    if packed:
+        image.compress(pydicom.uid.RLELossless)
+    path, reads, dcmread = save(tmp_path / "m.dcm", image), [], pydicom.dcmread
+    monkeypatch.setattr(pydicom, "dcmread", lambda *args, **named: reads.append(args) or dcmread(*args, **named))
+    assert np.array_equal(dicom.read(path).slices.numpy(), stored.astype(np.float32) - 1024)
+    assert len(reads) == 2  # once for what it is, once for its pixels
+    assert np.array_equal(dicom.read(path, slice(17, 20)).slices.numpy(), stored[17:20].astype(np.float32) - 1024)
+
+
+# Names and what the standard asks for
+
+
+@pytest.mark.parametrize("name", ["山田^太郎", "Müller^Jörg", "Yamada^Tarou=山田^太郎=やまだ^たろう", "Иванов^Иван"])
+def test_names_in_any_script_are_kept(name, tmp_path):
+    image = sample_files.dicom_image(0)
+    image.SpecificCharacterSet, image.PatientName = "ISO_IR 192", name
+    volume = dicom.read(save(tmp_path / "in.dcm", image))
+    assert volume.identity["PatientName"] == name
+    dicom.write(tmp_path / "out.dcm", volume, modality="CT", description="größer")
+    written = pydicom.dcmread(tmp_path / "out.dcm")
+    assert (written.PatientName, written.DerivationDescription) == (name, "größer")
+    assert written.SpecificCharacterSet == "ISO_IR 192"
+
+
+def test_a_name_in_another_character_set_is_kept_too(tmp_path):
+    image = sample_files.dicom_image(0)
+    image.SpecificCharacterSet, image.PatientName = "ISO_IR 100", "Müller^Jörg"
+    dicom.write(tmp_path / "o.dcm", dicom.read(save(tmp_path / "i.dcm", image)), modality="CT", description="")
+    assert pydicom.dcmread(tmp_path / "o.dcm").PatientName == "Müller^Jörg"
+
+
+TYPE_1 = (
+    *("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID", "Modality", "ConversionType"),
+    *("SamplesPerPixel", "PhotometricInterpretation", "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit"),
+    *("PixelRepresentation", "PixelData", "RescaleSlope", "RescaleIntercept", "RescaleType"),
+)
+TYPE_2 = (
+    *("PatientName", "PatientID", "PatientBirthDate", "PatientSex", "StudyDate", "StudyTime", "AccessionNumber"),
+    *("ReferringPhysicianName", "StudyID", "SeriesNumber", "InstanceNumber", "Laterality", "PatientOrientation"),
+)
+"""Of the modules of a secondary capture: attributes with a value, and attributes that may be empty (2 and 2C)."""
+
+
+@pytest.mark.parametrize("affine", [None, torch.eye(4, dtype=torch.float64)])
+def test_every_attribute_that_the_standard_asks_for_is_there(affine, tmp_path):
+    dicom.write(tmp_path / "o.dcm", Volume(torch.rand(1, 4, 5), affine), modality="MR", description="derived")
+    written = pydicom.dcmread(tmp_path / "o.dcm")
+    assert [key for key in TYPE_1 if written.get(key) in (None, "")] == []
+    assert [key for key in TYPE_2 if key not in written] == []
+
+
+@pytest.mark.filterwarnings("ignore:The value length")
+def test_odd_values_of_the_input_are_copied_and_stop_nothing(tmp_path):
+    identity = {"PatientSex": "x" * 40, "StudyDate": "20201", "PatientID": "7" * 200}
+    dicom.write(tmp_path / "o.dcm", Volume(torch.rand(1, 4, 5), identity=identity), modality="MR", description="")
+    assert pydicom.dcmread(tmp_path / "o.dcm").PatientID == "7" * 200

@@ -11,11 +11,14 @@ from torch import Tensor
 
 from lipspline._infra import checks
 from lipspline.formats.validation import FileError, affordable, chosen, existing, reading
-from lipspline.formats.volume import LPS_TO_RAS, Volume, shifted, voxel_size
+from lipspline.formats.volume import LPS_TO_RAS, Volume, invertible, shifted, voxel_size
 
 ENDINGS = (".dcm", ".dicom", ".ima")
 MAGIC, PREAMBLE = b"DICM", 128
 DEFLATED = "1.2.840.10008.1.2.1.99"
+UTF_8 = "ISO_IR 192"
+EVEN = 0.05
+"""How far slices may lie off a line of even steps, in units of a step."""
 SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
 LARGEST = 65535  # of 16 bits
 LONGEST_NAME, LONGEST_TEXT = 64, 1024  # characters of a long string and of a short text
@@ -59,7 +62,7 @@ def read(path: str | Path, slices: slice = slice(None)) -> Volume:
         numbers = chosen(path, len(frames), slices)
         first = frames[0].header
         affordable(path, (len(numbers), first.Rows, first.Columns), 4)
-        values = np.stack([_pixels(frame) for frame in frames[numbers.start : numbers.stop]])
+        values = _pixels(frames[numbers.start : numbers.stop])
         affine = shifted(_affine(frames), depth=numbers.start)
         identity = {key: str(first.get(key)) for key in IDENTITY if first.get(key)}
         unit = "hounsfield" if first.get("Modality") == "CT" else "arbitrary"
@@ -116,8 +119,11 @@ def _frames(path: Path) -> list[Frame]:
         shape = [int(header.get(key) or 0) for key in ("Rows", "Columns")]
         if not all(shape):
             raise FileError(f"{path} is a DICOM file without pixels.")
-        if int(header.get("SamplesPerPixel") or 1) != 1:
-            raise FileError(f"{path} is a colour image; only gray images are read.")
+        kind = str(header.get("PhotometricInterpretation") or "MONOCHROME2")
+        if int(header.get("SamplesPerPixel") or 1) != 1 or not kind.startswith("MONOCHROME"):
+            raise FileError(f"{path} is a colour image ({kind[:16]}); only gray images are read.")
+        if "ModalityLUTSequence" in header:
+            raise FileError(f"{path} gives its values by a table (ModalityLUTSequence), which is not read.")
         count = int(header.get("NumberOfFrames") or 1)
         affordable(path, (count, *shape), max(4, int(header.get("BitsAllocated") or 0) // 8))
         return [Frame(header, number, *_plane(header, number)) for number in range(count)]
@@ -127,13 +133,21 @@ def _plane(header: Any, frame: int) -> tuple[Tensor | None, Tensor | None]:
     position = _look_up(header, frame, "PlanePositionSequence", "ImagePositionPatient")
     orientation = _look_up(header, frame, "PlaneOrientationSequence", "ImageOrientationPatient")
     spacing = _look_up(header, frame, "PixelMeasuresSequence", "PixelSpacing")
-    if orientation is None or spacing is None or (len(orientation), len(spacing)) != (6, 2):
+    orientation, spacing, position = _numbers(orientation, 6), _numbers(spacing, 2), _numbers(position, 3)
+    if orientation is None or spacing is None or not (spacing > 0).all():
         return None, None
-    axes = torch.tensor([float(v) for v in orientation], dtype=torch.float64).view(2, 3)
-    axes = axes * torch.tensor([[float(spacing[1])], [float(spacing[0])]], dtype=torch.float64)
-    if position is None or len(position) != 3:
-        return None, axes
-    return torch.tensor([float(v) for v in position], dtype=torch.float64), axes
+    axes = orientation.view(2, 3)
+    if not torch.allclose(axes @ axes.T, torch.eye(2, dtype=axes.dtype), atol=1e-2):
+        return None, None  # no directions at all, which some programs write where they know none
+    return position, axes * spacing.flip(0).unsqueeze(1)
+
+
+def _numbers(values: Any, count: int) -> Tensor | None:
+    """So many finite numbers, or None."""
+    if values is None or isinstance(values, str) or not hasattr(values, "__len__") or len(values) != count:
+        return None
+    found = torch.tensor([float(value) for value in values], dtype=torch.float64)
+    return found if torch.isfinite(found).all() else None
 
 
 def _look_up(header: Any, frame: int, group: str, keyword: str) -> Any:
@@ -158,29 +172,76 @@ def _check_series(path: Path, frames: list[Frame]) -> None:
             raise FileError(
                 f"{path} holds images of {len(kinds)} different {name}; put each series into its own folder."
             )
+    images = [(str(frame.header.get("SOPInstanceUID") or frame.header.filename), frame.number) for frame in frames]
+    if len(set(images)) < len(images):
+        raise FileError(f"{path} holds the same image in several files; leave one of each.")
+    _check_positions(path, frames)
+
+
+def _check_positions(path: Path, frames: list[Frame]) -> None:
+    """Refuse slices that are missing, doubled or beside each other: a volume has even steps along a line."""
+    known = [frame.position for frame in frames if frame.position is not None]
+    if not known or len(frames) == 1:
+        return
+    if len(known) < len(frames):
+        raise FileError(f"{path} holds {len(frames)} images, and {len(frames) - len(known)} of them have no position.")
+    positions, steps = torch.stack(known), torch.arange(len(known), dtype=torch.float64)
+    gaps = torch.tensor([frame.height for frame in frames], dtype=torch.float64).diff()
+    even = gaps.median()
+    line = positions[0] + steps.unsqueeze(1) * (positions[-1] - positions[0]) / (len(known) - 1)
+    off = torch.linalg.vector_norm(positions - line, dim=1)
+    doubled = (gaps <= EVEN * even) | (gaps <= 1e-4)
+    if not doubled.any() and ((gaps - even).abs() <= EVEN * even).all() and (off <= EVEN * even).all():
+        return
+    worst = int(doubled.int().argmax() if doubled.any() else (gaps - even).abs().argmax())
+    first, second = ("(" + ", ".join(f"{v:g}" for v in positions[i].tolist()) + ")" for i in (worst, worst + 1))
+    what = f"two images at {first}" if doubled.any() else f"a step from {first} to {second} among steps of {even:g}"
+    raise FileError(
+        f"{path} is not one stack of {len(frames)} slices at even steps: it has {what} mm. Slices are missing or "
+        f"doubled, or there are several stacks."
+    )
 
 
 def _rounded(axes: Tensor | None) -> list[list[float]]:
     return [] if axes is None else [[round(v, 3) for v in row] for row in axes.tolist()]
 
 
-def _pixels(frame: Frame) -> NDArray[np.float32]:
-    """The values of one frame, with slope and intercept applied."""
+def _pixels(frames: list[Frame]) -> NDArray[np.float32]:
+    """The values `(S, H, W)` of some frames, with slope and intercept applied; each file is read once."""
     pydicom = checks.require("pydicom", "dicom", "Reading DICOM files")
-    path = Path(frame.header.filename)
-    with reading(path, "DICOM"):
-        dataset = pydicom.dcmread(path)
-        if "PixelData" not in dataset:
-            raise FileError(f"{path} is a DICOM file without pixels.")
-        values = pydicom.pixels.pixel_array(dataset, index=frame.number)
-        group = "PixelValueTransformationSequence"
-        slope, intercept = (_look_up(dataset, frame.number, group, f"Rescale{kind}") for kind in ("Slope", "Intercept"))
-        slope, intercept = (1.0 if slope is None else float(slope)), (0.0 if intercept is None else float(intercept))
-        return (values * slope + intercept).astype(np.float32)
+    first = frames[0].header
+    values = np.empty((len(frames), int(first.Rows), int(first.Columns)), np.float32)
+    places: dict[Path, dict[int, int]] = {}
+    for place, frame in enumerate(frames):
+        places.setdefault(Path(frame.header.filename), {})[frame.number] = place
+    for path, numbers in places.items():
+        with reading(path, "DICOM"):
+            dataset = pydicom.dcmread(path)
+            if "PixelData" not in dataset:
+                raise FileError(f"{path} is a DICOM file without pixels.")
+            wanted = sorted(numbers)
+            every = wanted == list(range(int(dataset.get("NumberOfFrames") or 1)))
+            found = pydicom.pixels.iter_pixels(dataset, indices=None if every else wanted)
+            for number, stored in zip(wanted, found, strict=True):
+                values[numbers[number]] = _in_unit(path, dataset, number, stored)
+    return values
+
+
+def _in_unit(path: Path, dataset: Any, number: int, stored: NDArray[Any]) -> NDArray[np.float64]:
+    """What the stored integers of a frame mean."""
+    group = "PixelValueTransformationSequence"
+    slope, intercept = (_look_up(dataset, number, group, f"Rescale{kind}") for kind in ("Slope", "Intercept"))
+    slope, intercept = (1.0 if slope is None else float(slope)), (0.0 if intercept is None else float(intercept))
+    if dataset.PhotometricInterpretation == "MONOCHROME1":
+        if (slope, intercept) != (1, 0):
+            raise FileError(f"{path} has its smallest value for white (MONOCHROME1), and a unit too; convert it.")
+        largest = -1 if dataset.PixelRepresentation else 2 ** int(dataset.BitsStored) - 1
+        stored = largest - stored.astype(np.int64)
+    return stored * slope + intercept
 
 
 def _affine(frames: list[Frame]) -> Tensor | None:
-    """From (column, row, slice) to mm in NIfTI's coordinates; slices are taken as equally far apart."""
+    """From (column, row, slice) to mm in NIfTI's coordinates; slices are equally far apart."""
     first, last = frames[0], frames[-1]
     if first.position is None or first.axes is None:
         return None
@@ -191,7 +252,7 @@ def _affine(frames: list[Frame]) -> Tensor | None:
         step = _normal(first.axes) * float(thickness)
     affine = torch.eye(4, dtype=torch.float64)
     affine[:3] = torch.stack([*first.axes, step, first.position], dim=1)
-    return LPS_TO_RAS @ affine if torch.isfinite(affine).all() else None
+    return invertible(LPS_TO_RAS @ affine)
 
 
 def _normal(axes: Tensor) -> Tensor:
@@ -217,8 +278,10 @@ def _series_header(volume: Volume, modality: str, description: str, scale: Scale
     """Everything that the files of a series share."""
     pydicom = checks.require("pydicom", "dicom", "Writing DICOM files")
     header = pydicom.Dataset()
-    for key in (*PATIENT, *STUDY):
-        setattr(header, key, volume.identity.get(key, ""))
+    header.SpecificCharacterSet = UTF_8
+    with pydicom.config.disable_value_validation():  # what was read is copied, right or wrong
+        for key in (*PATIENT, *STUDY):
+            setattr(header, key, volume.identity.get(key, ""))
     content = [description, *volume.identity.values(), hashlib.sha256(volume.slices.numpy().tobytes()).hexdigest()]
     header.StudyInstanceUID = volume.identity.get("StudyInstanceUID") or _identifier("study", *content)
     header.SeriesInstanceUID = _identifier("series", *content)
@@ -232,15 +295,14 @@ def _series_header(volume: Volume, modality: str, description: str, scale: Scale
     header.BitsAllocated, header.BitsStored, header.HighBit, header.PixelRepresentation = 16, 16, 15, 0
     header.RescaleSlope, header.RescaleIntercept = scale
     header.RescaleType = "HU" if volume.unit == "hounsfield" else "US"
-    if volume.affine is not None:
-        axes, (column, row, depth) = _axes(volume.affine), voxel_size(volume.affine)
+    header.Laterality = header.PatientOrientation = None  # of type 2C: there, and empty where nothing is known
+    if (affine := invertible(volume.affine)) is not None:
+        axes, (column, row, depth) = _axes(affine), voxel_size(affine)
         header.ImageOrientationPatient = [round(v, 9) for v in axes.flatten().tolist()]
         header.PixelSpacing = [pydicom.valuerep.DSfloat(v, auto_format=True) for v in (row, column)]
         header.SpacingBetweenSlices = pydicom.valuerep.DSfloat(depth, auto_format=True)
         header.FrameOfReferenceUID = volume.identity.get("FrameOfReferenceUID") or _identifier("frame", *content)
         header.PositionReferenceIndicator = None
-    else:
-        header.PatientOrientation = None
     return header
 
 
@@ -248,6 +310,12 @@ def _identifier(*content: str) -> str:
     """A new identifier for new content, the same for the same: a series that is written again is that series."""
     pydicom = checks.require("pydicom", "dicom", "Writing DICOM files")
     return pydicom.uid.generate_uid(entropy_srcs=["lipspline", *content])
+
+
+def check_affine(affine: Tensor | None) -> None:
+    """Refuse a volume that DICOM cannot describe; to be asked before the work begins."""
+    if (affine := invertible(affine)) is not None:
+        _axes(affine)
 
 
 def _axes(affine: Tensor) -> Tensor:
@@ -263,8 +331,8 @@ def _save(path: Path, series: Any, volume: Volume, number: int, scale: Scale) ->
     pydicom = checks.require("pydicom", "dicom", "Writing DICOM files")
     image = pydicom.Dataset(series)
     image.SOPInstanceUID, image.InstanceNumber = _identifier("image", series.SeriesInstanceUID, str(number)), number + 1
-    if volume.affine is not None:
-        corner = LPS_TO_RAS @ volume.affine @ torch.tensor([0.0, 0, number, 1], dtype=torch.float64)
+    if (affine := invertible(volume.affine)) is not None:
+        corner = LPS_TO_RAS @ affine @ torch.tensor([0.0, 0, number, 1], dtype=torch.float64)
         image.ImagePositionPatient = [pydicom.valuerep.DSfloat(v, auto_format=True) for v in corner[:3].tolist()]
     stored = ((volume.slices[number].double() - scale.intercept) / scale.slope).round().clamp(0, LARGEST)
     image.set_pixel_data(stored.numpy().astype(np.uint16), "MONOCHROME2", 16, generate_instance_uid=False)

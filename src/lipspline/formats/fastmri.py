@@ -15,7 +15,7 @@ from lipspline.formats.arrays import Container, Stored
 from lipspline.formats.ismrmrd import space_of_images
 from lipspline.formats.kspace import Kspace, from_uncentred, with_mask
 from lipspline.formats.validation import FileError, affordable, existing, reading
-from lipspline.formats.volume import Volume, from_voxel_size, shifted
+from lipspline.formats.volume import Volume, from_voxel_size, invertible, shifted
 
 REFERENCES = ("reconstruction_rss", "reconstruction_esc", "reconstruction")
 KSPACE = {3: "(H, W), (slices, H, W)", 4: "(slices, coils, H, W)"}
@@ -55,7 +55,7 @@ def _volume(container: Container, found: Stored, slices: slice) -> Volume:
     found = found.as_stack(2)
     numbers = found.stack(IMAGES, slices)
     affine = container.find("affine")
-    place = None if affine is None or affine.shape != (4, 4) else affine.whole().double()
+    place = None if affine is None or affine.shape != (4, 4) else invertible(affine.whole().double())
     return Volume(_real(found.rows(numbers)), shifted(place, depth=numbers.start))
 
 

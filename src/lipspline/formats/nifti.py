@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lipspline._infra import checks
 from lipspline.formats.validation import DEFLATE, FileError, affordable, chosen, existing, reading
-from lipspline.formats.volume import Unit, Volume, shifted
+from lipspline.formats.volume import Unit, Volume, invertible, shifted
 
 ENDINGS = (".nii", ".nii.gz")
 LARGEST_HEADER = 540  # bytes, of NIfTI-2; NIfTI-1 has 348
@@ -32,13 +32,14 @@ def read(path: str | Path, slices: slice = slice(None), *, unit: Unit = "arbitra
         affine = torch.from_numpy(np.array(header.get_best_affine(), dtype=np.float64))
     if not (np.isfinite(values).all() and torch.isfinite(affine).all()):
         raise FileError(f"{path} has NaN or infinite values.")
-    return Volume(torch.from_numpy(values), shifted(affine, depth=numbers.start), unit)
+    return Volume(torch.from_numpy(values), shifted(invertible(affine), depth=numbers.start), unit)
 
 
 def write(path: str | Path, volume: Volume) -> None:
     """Write a volume as float32 with its affine; without one, the voxels are cubes of 1 mm at the origin."""
     nibabel = checks.require("nibabel", "mri", "Writing NIfTI files")
-    affine = np.eye(4) if volume.affine is None else volume.affine.numpy()
+    place = invertible(volume.affine)
+    affine = np.eye(4) if place is None else place.numpy()
     image = nibabel.Nifti1Image(volume.slices.permute(2, 1, 0).numpy(), affine)
     image.header.set_xyzt_units("mm")
     nibabel.save(image, path)
