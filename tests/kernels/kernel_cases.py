@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from lipspline import kernels
-from lipspline.kernels import eager, piecewise_affine
-from lipspline.kernels.choice import Implementation
+from lipspline.kernels import affine, piecewise_affine
+from lipspline.kernels.dispatch import Implementation
 
 EXTREMES = (float("nan"), float("inf"), -float("inf"), 1e30, -1e30, 1e-40, 0.0, -0.0)
 ROUND_OFF = {torch.float32: 4e-6, torch.float64: 1e-14}
@@ -99,5 +99,5 @@ def _terms(case: Case) -> tuple[Tensor, Tensor]:
     """Per region the sums of |g| and of |g x|."""
     sizes = case.g.abs(), (case.g * case.x).abs().nan_to_num(0, 0, 0)
     rest = case.x, case.s, case.scale, case.offset, case.channel_dim
-    first, second = (eager.piecewise_affine_backward(size, *rest)[1] for size in sizes)
+    first, second = (affine.backward_formula(size, *rest)[1] for size in sizes)
     return first, second

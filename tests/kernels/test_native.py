@@ -1,4 +1,4 @@
-"""The C library: threads, forks, and life without it."""
+"""The C library: what it may be given, threads, forks, and life without it."""
 
 import multiprocessing
 import os
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lipspline import kernels
 from lipspline.kernels import native
+from lipspline.kernels.native import densely, like, working_dtype
 
 needs_c = pytest.mark.skipif(native.library is None, reason="the C kernels are not built")
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,117 @@ def work(seed: int, shape: tuple[int, ...] = (4, 16, 40, 40), channels_last: boo
 
 def same(a: list[Tensor], b: list[Tensor]) -> bool:
     return all(torch.equal(s, t) for s, t in zip(a, b, strict=True))
+
+
+# What C may be given
+
+SIZES = {
+    **dict.fromkeys(("piecewise_affine", "piecewise_affine_backward"), (1, 2, 3, 4, 5)),
+    **dict.fromkeys(("scaled_spline", "scaled_spline_backward"), (2, 1, 3, 4, 5)),
+    **dict.fromkeys(("spline_tables", "spline_tables_backward"), (3, 5)),
+    "swap_pairs": (2, 3, 4, 1),
+    **dict.fromkeys(("householder", "householder_backward"), (2, 3, 4)),
+    **dict.fromkeys(("line_sums", "line_spread"), (2, 3, 4, 5, 6)),
+    "winograd": (1, 4, 5, 3, 7),
+    "ridge_gradient": (2, 1, 5, 6, 26, 8, 4, 6, 3, 16),
+    "ridge_pairing": (2, 2, 5, 6, 26, 8, 4, 6, 3),
+}
+
+
+def valid(name: str, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Ones, as many as a function wants of each tensor."""
+    function = native.FUNCTIONS[name]
+    return [
+        torch.ones(count, dtype=torch.float64 if i in function.float64 else dtype)
+        for i, count in enumerate(function.elements(*SIZES[name]))
+    ]
+
+
+def call(name: str, tensors: list[Tensor], sizes: tuple[int, ...] | None = None) -> None:
+    native.call(name, (1.0, -1.0, 1.0)[: native.FUNCTIONS[name].doubles], sizes or SIZES[name], *tensors)
+
+
+@needs_c
+@pytest.mark.parametrize("name", native.FUNCTIONS)
+def test_every_function_of_the_library_takes_what_its_contract_says(name):
+    call(name, valid(name))
+    if native.FUNCTIONS[name].has_bits:
+        call(name, valid(name, torch.float64))
+
+
+def misaligned(t: Tensor) -> Tensor:
+    """The same numbers from an odd address on."""
+    memory = torch.empty(t.nbytes + 1, dtype=torch.uint8)
+    return torch.frombuffer(memory.numpy(), dtype=t.dtype, offset=1)
+
+
+BROKEN = {
+    "one number too few": (lambda t: t[1:], r"\d+ numbers instead of \d+ as tensor"),
+    "one number too many": (lambda t: torch.cat([t, t[:1]]), r"\d+ numbers instead of \d+ as tensor"),
+    "nothing": (lambda t: t[:0], r"0 numbers instead of \d+ as tensor"),
+    "every other number": (lambda t: t.repeat_interleave(2)[::2], r"a tensor \d on cpu of shape .*, strides \(2,\)"),
+    "one number repeated": (lambda t: t[:1].expand(len(t)), r"a tensor \d on cpu of shape .*, strides \(0,\)"),
+    "half precision": (lambda t: t.half(), r"torch.float16"),
+    "integers": (lambda t: t.int(), r"torch.int32"),
+    "the other precision": (lambda t: t.to(torch.float32 if t.dtype == torch.float64 else torch.float64), r"float"),
+    "another device": (lambda t: t.to("meta"), r"a tensor \d on meta"),
+}
+
+
+@needs_c
+@pytest.mark.parametrize("name", native.FUNCTIONS)
+@pytest.mark.parametrize("how", BROKEN)
+def test_no_function_is_given_memory_that_it_would_misread(name, how, monkeypatch):
+    """Whichever of its tensors it is; and C is not called at all."""
+    called: list[object] = []
+    monkeypatch.setitem(native.pointers, name, lambda *arguments: called.append(arguments))
+    breaks, message = BROKEN[how]
+    for i, tensor in enumerate(valid(name)):
+        if tensor.numel() == 1 and how in ("every other number", "one number repeated"):
+            continue
+        tensors = valid(name)
+        tensors[i] = breaks(tensor)
+        with pytest.raises(ValueError, match=f"^The C function {name} was given .*({message})"):
+            call(name, tensors)
+    assert called == []
+
+
+@needs_c
+def test_sizes_that_only_multiply_to_the_right_number_are_refused():
+    with pytest.raises(ValueError, match=r"was given the sizes \(-2, 3, -4\)"):
+        call("householder", valid("householder"), (-2, 3, -4))
+    with pytest.raises(ValueError, match="is"):
+        native.call("householder", (), SIZES["householder"], *valid("householder")[:2])
+
+
+@needs_c
+@pytest.mark.parametrize("name", native.FUNCTIONS)
+def test_numbers_at_odd_addresses_are_copied_to_be_read_and_never_written(name, monkeypatch):
+    called: list[tuple] = []
+    monkeypatch.setitem(native.pointers, name, lambda *arguments: called.append(arguments))
+    for i in range(len(valid(name))):
+        tensors = valid(name)
+        tensors[i] = misaligned(tensors[i])
+        if i in native.FUNCTIONS[name].reads:
+            call(name, tensors)
+            assert tensors[i].data_ptr() not in called.pop()
+        else:
+            with pytest.raises(ValueError, match=f"a tensor {i} to write to that does not begin at a multiple of"):
+                call(name, tensors)
+    assert called == []
+
+
+@needs_c
+def test_results_for_numbers_at_odd_addresses_are_right():
+    x = misaligned(torch.zeros(24)).copy_(torch.randn(24)).reshape(2, 3, 4)
+    b, s, scale = torch.randn(3, 5), torch.randn(3, 5), torch.ones(3)
+    wanted = kernels.piecewise_affine(x.clone(), b, s, scale, 2.5)
+    assert torch.equal(kernels.piecewise_affine(x, b, s, scale, 2.5), wanted)
+    with torch.no_grad():
+        assert torch.equal(kernels.overwrite_piecewise_affine(x, b, s, scale, 2.5), wanted)
+
+
+# Threads
 
 
 @needs_c
@@ -203,4 +315,56 @@ def test_the_package_builds_with_and_without_a_compiler(tmp_path, compiler):
         [sys.executable, "-m", "zipfile", "-l", str(wheel)], capture_output=True, text=True, check=True
     )
     assert ("kernels/_native" in names.stdout) == (compiler != "false")
-    assert "kernels/piecewise_affine.py" in names.stdout
+    assert "kernels/affine.py" in names.stdout
+
+
+@pytest.mark.parametrize(
+    ("x", "channel_dim", "sizes"),
+    [
+        (torch.zeros(2, 3, 4, 5), 1, (1, 2, 3, 20)),
+        (torch.zeros(2, 3, 4, 5), 3, (1, 24, 5, 1)),
+        (torch.zeros(7), 0, (1, 1, 7, 1)),
+        (torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last), 1, (1, 40, 3, 1)),
+        (torch.zeros(4, 6).t(), 1, (1, 1, 4, 6)),
+        (torch.zeros(4, 6).t(), 0, (1, 4, 6, 1)),
+        (torch.zeros(5, 1, 6).transpose(0, 2), 1, (1, 30, 1, 1)),
+    ],
+)
+def test_dense_tensors_are_taken_as_they_are(x, channel_dim, sizes):
+    dense, found = densely(x, channel_dim)
+    assert dense is x
+    assert found == sizes
+
+
+@pytest.mark.parametrize(
+    "x", [torch.randn(2, 3, 8)[..., ::2], torch.randn(2, 1, 4).expand(2, 3, 4), torch.randn(6, 3, 4)[::2]]
+)
+def test_tensors_with_gaps_are_copied(x):
+    dense, (groups, outer, channels, inner) = densely(x, 1)
+    assert torch.equal(dense, x)
+    assert groups * outer * channels * inner == x.numel()
+    assert dense.stride() == torch.empty_like(x).stride()
+
+
+def test_groups_are_the_first_dimension():
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    dense, sizes = densely(x, 2, grouped=True)
+    assert dense.is_contiguous()
+    assert sizes == (2, 3, 4, 5)
+
+
+def test_like_copies_only_what_lies_otherwise():
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    g = torch.randn(2, 3, 4, 5)
+    assert like(g, x).stride() == x.stride()
+    assert torch.equal(like(g, x), g)
+    assert like(x, x) is x
+    assert like(g, g[..., :]) is g
+
+
+def test_work_is_done_in_single_or_double_precision():
+    single, double, half = (torch.zeros(1, dtype=d) for d in (torch.float32, torch.float64, torch.float16))
+    assert working_dtype(single, single) is None
+    assert working_dtype(double, double) is None
+    assert working_dtype(half, half) == working_dtype(half, single) == working_dtype(single, half) == torch.float32
+    assert working_dtype(double, single) == torch.float64

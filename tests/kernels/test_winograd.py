@@ -8,11 +8,9 @@ from torch.nn import functional as F
 
 from lipspline import kernels
 from lipspline.kernels import native
-from lipspline.kernels.winograd import convolve, has_winograd, prepare
+from lipspline.kernels.winograd import convolve, has_winograd, prepare, runs_winograd
 
-pytestmark = pytest.mark.skipif(
-    not has_winograd(torch.empty(0)), reason="the C kernels are not built, or the processor has no AVX2"
-)
+pytestmark = pytest.mark.skipif(not has_winograd(), reason="the C kernels are not built, or the processor has no AVX2")
 
 SHAPES = [
     (1, 64, 64, 13, 18),
@@ -120,13 +118,18 @@ def test_nothing_in_nothing_out(shape):
 
 
 def test_where_it_runs():
-    assert not has_winograd(torch.empty(0, dtype=torch.float64))
+    x, weight, bias = data(1, 16, 16, 5, 5)
+    assert runs_winograd(x, weight, bias)
+    assert runs_winograd(x, weight)
+    assert not runs_winograd(x.double(), weight.double(), bias.double())
+    assert not runs_winograd(x, weight.clone().requires_grad_(), bias)
     with kernels.using("eager"):
-        assert not has_winograd(torch.empty(0))
+        assert not runs_winograd(x, weight, bias)
     library = native.library
     assert library is not None
     try:
         library.lipspline_limit_instruction_set(0)
-        assert not has_winograd(torch.empty(0))
+        assert not has_winograd()
+        assert not runs_winograd(x, weight, bias)
     finally:
         library.lipspline_limit_instruction_set(2)

@@ -17,7 +17,7 @@ from lipspline.networks.inference import plain, to_onnx
 from lipspline.nn import FoldedSpline, LinearSpline
 from lipspline.nn.inference import FreeKnotSpline, InferenceConv2d
 
-needs_winograd = pytest.mark.skipif(not has_winograd(torch.empty(0)), reason="Winograd's algorithm does not run here")
+needs_winograd = pytest.mark.skipif(not has_winograd(), reason="Winograd's algorithm does not run here")
 
 
 def layer(inputs: int = 16, outputs: int = 24, **options) -> InferenceConv2d:

@@ -24,7 +24,7 @@ from lipspline.functional.norm_bounds import (
     power_of_two_above,
     product_error,
 )
-from lipspline.kernels.opaque import opaque
+from lipspline.kernels.dispatch import opaque
 
 NEARLY_ORTHOGONAL = 1e-5  # a bound this close to the mean of the squared singular values is tight enough
 

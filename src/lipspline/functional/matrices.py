@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lipspline._infra import checks
 from lipspline.functional.norm_bounds import OUTWARD, eigenvalue_upper, power_of_two_above, product_error
-from lipspline.kernels.opaque import opaque
+from lipspline.kernels.dispatch import opaque
 
 Method = Literal["qr", "cayley", "polar", "bjorck"]
 LinearMap = Callable[[Tensor], Tensor]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lipspline.kernels import piecewise_affine
-from lipspline.kernels.eager import clip_slopes
+from lipspline.kernels.splines import clip_slopes
 
 
 def difference(c: Tensor) -> Tensor:

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from lipspline.kernels import native
-from lipspline.kernels.choice import implementation
-from lipspline.kernels.torch_operator import Operator
+from lipspline.kernels.dispatch import Kernel
 
 LANES = 4
 
@@ -73,31 +72,18 @@ def _neighbours(
     return (first + below.long()).flatten(), (inside.to(dtype) - right).view(-1, 1), right.view(-1, 1)
 
 
-def _evaluate_sums(src: Tensor, start: Tensor, step: Tensor, count: int) -> Tensor:
-    if not _in_c(src):
-        return eager_line_sums(src, start, step, count)
+def _sums_in_c(src: Tensor, start: Tensor, step: Tensor, count: int) -> Tensor:
     out = src.new_empty(src.shape[0], start.shape[0], count, LANES)
-    _run("lipspline_line_sums", src, start, step, out, lines=out, rows=src)
+    sizes = (*out.shape[:3], *src.shape[1:3])
+    native.call("line_sums", (), sizes, src.contiguous(), start.contiguous(), step.contiguous(), out)
     return out
 
 
-def _evaluate_spread(y: Tensor, start: Tensor, step: Tensor, length: int) -> Tensor:
-    if not _in_c(y):
-        return eager_line_spread(y, start, step, length)
+def _spread_in_c(y: Tensor, start: Tensor, step: Tensor, length: int) -> Tensor:
     out = y.new_empty(y.shape[0], start.shape[1], length, LANES)
-    _run("lipspline_line_spread", y, start, step, out, lines=y, rows=out)
+    sizes = (*y.shape[:3], *out.shape[1:3])
+    native.call("line_spread", (), sizes, y.contiguous(), start.contiguous(), step.contiguous(), out)
     return out
-
-
-def _in_c(values: Tensor) -> bool:
-    return implementation(values) == "c" and values.dtype in (torch.float32, torch.float64) and values.numel() > 0
-
-
-def _run(name: str, values: Tensor, start: Tensor, step: Tensor, out: Tensor, *, lines: Tensor, rows: Tensor) -> None:
-    """Call the C function `name`, which writes `out`; `lines (B, I, J, 4)` and `rows (B, K, L, 4)` say the sizes."""
-    dense = [values.contiguous(), start.contiguous(), step.contiguous()]
-    sizes = (*lines.shape[:3], *rows.shape[1:3])
-    native.run(name, 8 * values.itemsize, *(t.data_ptr() for t in (*dense, out)), *sizes, native.threads())
 
 
 def _fake_sums(src, start, step, count):
@@ -118,15 +104,21 @@ def _batched_spread(info, in_dims, y, start, step, length):
     return _spread(y.flatten(0, 1), start, step, length).unflatten(0, y.shape[:2]), 0
 
 
-_sums = Operator(
+_sums = Kernel(
     "line_sums(Tensor src, Tensor start, Tensor step, int count) -> Tensor",
-    kernel=_evaluate_sums,
+    eager=eager_line_sums,
+    c=_sums_in_c,
+    c_function="line_sums",
+    alike=False,
     fake=_fake_sums,
     batched=_batched_sums,
 )
-_spread = Operator(
+_spread = Kernel(
     "line_spread(Tensor y, Tensor start, Tensor step, int length) -> Tensor",
-    kernel=_evaluate_spread,
+    eager=eager_line_spread,
+    c=_spread_in_c,
+    c_function="line_spread",
+    alike=False,
     fake=_fake_spread,
     batched=_batched_spread,
 )
@@ -138,7 +130,7 @@ def _remember_lines(ctx, values: Tensor, start: Tensor, step: Tensor, size: int)
     ctx.size, ctx.transposed_size = size, values.shape[2]
 
 
-@_sums.derivatives
+@_sums.gradients
 class _LineSums(torch.autograd.Function):
     @staticmethod
     def forward(ctx, src, start, step, count):
@@ -154,7 +146,7 @@ class _LineSums(torch.autograd.Function):
         return _sums(tangents[0], *ctx.saved_tensors, ctx.size)
 
 
-@_spread.derivatives
+@_spread.gradients
 class _LineSpread(torch.autograd.Function):
     @staticmethod
     def forward(ctx, y, start, step, length):

@@ -6,10 +6,9 @@
 import torch
 from torch import Tensor
 
-from lipspline.kernels import eager, native
-from lipspline.kernels.choice import implementation
-from lipspline.kernels.layout import densely, like, working_dtype
-from lipspline.kernels.torch_operator import Operator, in_front
+from lipspline.kernels import native
+from lipspline.kernels.dispatch import Kernel, in_front
+from lipspline.kernels.native import densely, like
 
 
 def sort_pairs(x: Tensor, channel_dim: int = 1, descending: bool = False) -> Tensor:
@@ -59,54 +58,70 @@ def _check_channels(owner: str, x: Tensor, channel_dim: int) -> int:
     return channel_dim % x.ndim
 
 
-def _evaluate_swap(g: Tensor, x: Tensor, descending: bool, channel_dim: int) -> Tensor:
-    if dtype := working_dtype(g, x):
-        return _evaluate_swap(g.to(dtype), x.to(dtype), descending, channel_dim).to(g.dtype)
-    if implementation(x) != "c":
-        return like(eager.swap_pairs(g, x, descending, channel_dim), x)
+def swap_formula(g: Tensor, x: Tensor, descending: bool, channel_dim: int) -> Tensor:
+    """`g` with the members of each pair of channels exchanged where those of `x` are out of order."""
+    first, second = _split(x, channel_dim).split(1, dim=channel_dim + 1)
+    swap = first < second if descending else first > second
+    pairs = _split(g, channel_dim)
+    return _join(torch.where(swap, pairs.flip(channel_dim + 1), pairs), channel_dim)
+
+
+def householder_formula(x: Tensor, v: Tensor, channel_dim: int) -> Tensor:
+    """`x - 2 min(vᵀx, 0) v` for each pair of channels."""
+    pairs, v = _split(x, channel_dim), _align(v, x.ndim, channel_dim)
+    t = (v * pairs).sum(channel_dim + 1, keepdim=True)
+    return _join(pairs - torch.where(t > 0, 0, 2 * t) * v, channel_dim)
+
+
+def householder_backward_formula(g: Tensor, x: Tensor, v: Tensor, channel_dim: int) -> tuple[Tensor, Tensor]:
+    """Gradients of x and v."""
+    g, x, v = _split(g, channel_dim), _split(x, channel_dim), _align(v, x.ndim, channel_dim)
+    t, h = (2 * (v * pairs).sum(channel_dim + 1, keepdim=True) for pairs in (x, g))
+    t, h = (torch.where(t > 0, 0, value) for value in (t, h))
+    gx, gv = g - h * v, -(h * x + t * g)
+    return _join(gx, channel_dim), _sum_to_pairs(gv, channel_dim)
+
+
+def _split(x: Tensor, channel_dim: int) -> Tensor:
+    """The channels as (pairs, members): one dimension more."""
+    return x.reshape(*x.shape[:channel_dim], x.shape[channel_dim] // 2, 2, *x.shape[channel_dim + 1 :])
+
+
+def _join(x: Tensor, channel_dim: int) -> Tensor:
+    """The opposite of `_split`."""
+    return x.reshape(*x.shape[:channel_dim], 2 * x.shape[channel_dim], *x.shape[channel_dim + 2 :])
+
+
+def _align(v: Tensor, ndim: int, channel_dim: int) -> Tensor:
+    """`v (C/2, 2)` shaped to multiply what `_split` makes of a tensor with `ndim` dimensions."""
+    return v.view(*v.shape, *[1] * (ndim - channel_dim - 1))
+
+
+def _sum_to_pairs(z: Tensor, channel_dim: int) -> Tensor:
+    """Sum over all dimensions but the pairs and their members: `(C/2, 2)`."""
+    others = [dim for dim in range(z.ndim) if dim not in (channel_dim, channel_dim + 1)]
+    return z.sum(others) if others else z
+
+
+def _swap_in_c(g: Tensor, x: Tensor, descending: bool, channel_dim: int) -> Tensor:
     x, (_, outer, channels, inner) = densely(x, channel_dim)
-    g, y = like(g, x), torch.empty_like(x)
-    if x.numel():
-        native.run(
-            "lipspline_swap_pairs",
-            8 * x.itemsize, g.data_ptr(), x.data_ptr(), outer, channels // 2, inner, descending, y.data_ptr(),
-            native.threads(),
-        )  # fmt: skip
+    y = torch.empty_like(x)
+    native.call("swap_pairs", (), (outer, channels // 2, inner, int(descending)), like(g, x), x, y)
     return y
 
 
-def _evaluate_reflect(x: Tensor, v: Tensor, channel_dim: int) -> Tensor:
-    if dtype := working_dtype(x, v):
-        return _evaluate_reflect(x.to(dtype), v.to(dtype), channel_dim).to(x.dtype)
-    if implementation(x) != "c":
-        return like(eager.householder(x, v, channel_dim), x)
+def _reflect_in_c(x: Tensor, v: Tensor, channel_dim: int) -> Tensor:
     x, (_, outer, channels, inner) = densely(x, channel_dim)
-    v, y = v.contiguous(), torch.empty_like(x)
-    if x.numel():
-        native.run(
-            "lipspline_householder",
-            8 * x.itemsize, x.data_ptr(), v.data_ptr(), outer, channels // 2, inner, y.data_ptr(), native.threads(),
-        )  # fmt: skip
+    y = torch.empty_like(x)
+    native.call("householder", (), (outer, channels // 2, inner), x, v.contiguous(), y)
     return y
 
 
-def _evaluate_reflect_backward(g: Tensor, x: Tensor, v: Tensor, channel_dim: int) -> tuple[Tensor, Tensor]:
-    if dtype := working_dtype(x, g, v):
-        gx, gv = _evaluate_reflect_backward(g.to(dtype), x.to(dtype), v.to(dtype), channel_dim)
-        return gx.to(x.dtype), gv.to(v.dtype)
-    if implementation(x) != "c":
-        gx, gv = eager.householder_backward(g, x, v, channel_dim)
-        return like(gx, x), gv
+def _reflect_backward_in_c(g: Tensor, x: Tensor, v: Tensor, channel_dim: int) -> tuple[Tensor, Tensor]:
     x, (_, outer, channels, inner) = densely(x, channel_dim)
-    g, v, gx = like(g, x), v.contiguous(), torch.empty_like(x)
-    if not x.numel():
-        return gx, torch.zeros_like(v)
-    gv = torch.empty_like(v)
-    native.run(
-        "lipspline_householder_backward",
-        8 * x.itemsize, g.data_ptr(), x.data_ptr(), v.data_ptr(), outer, channels // 2, inner, gx.data_ptr(),
-        gv.data_ptr(), native.threads(),
-    )  # fmt: skip
+    v = v.contiguous()
+    gx, gv = torch.empty_like(x), torch.empty_like(v)
+    native.call("householder_backward", (), (outer, channels // 2, inner), like(g, x), x, v, gx, gv)
     return gx, gv
 
 
@@ -140,21 +155,30 @@ def _batched_reflect_backward(info, in_dims, g, x, v, channel_dim):
     return (_unfold(gx, size, channel_dim), _unfold(gv, size, 0)), (0, 0)
 
 
-_swap = Operator(
+_swap = Kernel(
     "swap_pairs(Tensor g, Tensor x, bool descending, int channel_dim) -> Tensor",
-    kernel=_evaluate_swap,
+    eager=swap_formula,
+    c=_swap_in_c,
+    c_function="swap_pairs",
+    casts=(0,),
     fake=lambda g, x, descending, channel_dim: torch.empty_like(x, dtype=g.dtype),
     batched=_batched_swap,
 )
-_reflect = Operator(
+_reflect = Kernel(
     "householder(Tensor x, Tensor v, int channel_dim) -> Tensor",
-    kernel=_evaluate_reflect,
+    eager=householder_formula,
+    c=_reflect_in_c,
+    c_function="householder",
+    casts=(0,),
     fake=lambda x, v, channel_dim: torch.empty_like(x),
     batched=_batched_reflect,
 )
-_reflect_backward = Operator(
+_reflect_backward = Kernel(
     "householder_backward(Tensor g, Tensor x, Tensor v, int channel_dim) -> (Tensor, Tensor)",
-    kernel=_evaluate_reflect_backward,
+    eager=householder_backward_formula,
+    c=_reflect_backward_in_c,
+    c_function="householder_backward",
+    casts=(1, 2),
     fake=lambda g, x, v, channel_dim: (
         torch.empty_like(x),
         torch.empty_like(v, memory_format=torch.contiguous_format),
@@ -163,7 +187,7 @@ _reflect_backward = Operator(
 )
 
 
-@_swap.derivatives
+@_swap.gradients
 class _SwapPairs(torch.autograd.Function):
     """Linear in g, and its own transpose."""
 
@@ -183,7 +207,7 @@ class _SwapPairs(torch.autograd.Function):
         return _swap(g_t, *ctx.saved_tensors, *ctx.rest)
 
 
-@_reflect.derivatives
+@_reflect.gradients
 class _Householder(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, v, channel_dim):
@@ -208,7 +232,7 @@ class _Householder(torch.autograd.Function):
         return tangent
 
 
-@_reflect_backward.derivatives
+@_reflect_backward.gradients
 class _HouseholderBackward(torch.autograd.Function):
     """Derivatives of gx = g - 2 m (v·g) v and gv = -2 Σ m ((v·g) x + (v·x) g), with m = 1 if x is reflected, else 0."""
 
@@ -244,27 +268,21 @@ class _Reflected:
 
     def reflection(self, z: Tensor) -> Tensor:
         """`z - 2 m (v·z) v`"""
-        return z - self._join(2 * self.mask * self._dot(z, self.v) * self._align(self.v, z))
+        return z - _join(2 * self.mask * self._dot(z, self.v) * self._along(self.v, z), self.channel_dim)
 
     def turn(self, z: Tensor, w: Tensor) -> Tensor:
         """`-2 m ((w·z) v + (v·z) w)`, the derivative of `reflection(z)` by v in the direction w."""
-        v, along = self._align(self.v, z), self._align(w, z)
-        return self._join(-2 * self.mask * (self._dot(z, w) * v + self._dot(z, self.v) * along))
+        v, along = self._along(self.v, z), self._along(w, z)
+        return _join(-2 * self.mask * (self._dot(z, w) * v + self._dot(z, self.v) * along), self.channel_dim)
 
     def gradient(self, z: Tensor, y: Tensor, w: Tensor) -> Tensor:
         """`-2 Σ m ((w·z) y + (w·y) z)`, the transpose of `turn` in w."""
-        z2, y2 = self._split(z), self._split(y)
+        z2, y2 = _split(z, self.channel_dim), _split(y, self.channel_dim)
         terms = -2 * self.mask * (self._dot(z, w) * y2 + self._dot(y, w) * z2)
-        return eager.sum_to_pairs(terms, self.channel_dim)
+        return _sum_to_pairs(terms, self.channel_dim)
 
-    def _split(self, z: Tensor) -> Tensor:
-        return eager.split_pairs(z, self.channel_dim)
-
-    def _join(self, z: Tensor) -> Tensor:
-        return eager.join_pairs(z, self.channel_dim)
-
-    def _align(self, w: Tensor, z: Tensor) -> Tensor:
-        return eager.align_pairs(w, z.ndim, self.channel_dim)
+    def _along(self, w: Tensor, z: Tensor) -> Tensor:
+        return _align(w, z.ndim, self.channel_dim)
 
     def _dot(self, z: Tensor, w: Tensor) -> Tensor:
-        return (self._split(z) * self._align(w, z)).sum(self.channel_dim + 1, keepdim=True)
+        return (_split(z, self.channel_dim) * self._along(w, z)).sum(self.channel_dim + 1, keepdim=True)

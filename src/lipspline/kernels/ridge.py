@@ -6,15 +6,14 @@ k², say all. Even ones come first, and both numbers are multiples of four.
 
 # pyright: reportIncompatibleMethodOverride=false
 
-from ctypes import c_double, c_int, c_int64, c_void_p
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lipspline.kernels import native
-from lipspline.kernels.choice import implementation
+from lipspline.kernels import affine, native
+from lipspline.kernels.dispatch import Kernel
 
 QUAD, TILE, LANES = 4, 24, 8  # channels or taps, pixels of a row, and lanes of a vector in the kernel
 ROWS = 16  # rows of an image that one thread takes at a time
@@ -37,23 +36,10 @@ class PreparedTables(NamedTuple):
     offset: float
 
 
-def _declare() -> bool:
-    """Tell ctypes the arguments; False if the library lacks the functions."""
-    gradient = getattr(native.library, "lipspline_ridge_gradient", None)
-    pairing = getattr(native.library, "lipspline_ridge_pairing", None)
-    if gradient is None or pairing is None:
-        return False
-    gradient.argtypes = [*[c_void_p] * 5, c_double, *[c_int64] * 10, *[c_void_p] * 2, c_int]
-    pairing.argtypes = [*[c_void_p] * 5, c_double, *[c_int64] * 9, *[c_void_p] * 2, c_int]
-    return True
-
-
-_declared = _declare()
-
-
+@torch.no_grad()
 def has_ridge(x: Tensor) -> bool:
     """Whether the kernels run on tensors like `x`: float32 on a processor with AVX2, with the C library in use."""
-    if x.dtype != torch.float32 or not _declared or implementation(x) != "c":
+    if x.dtype != torch.float32 or not _gradient.in_c(x):
         return False
     assert native.library is not None
     return bool(native.library.lipspline_has_ridge())
@@ -92,11 +78,8 @@ def ridge_gradient(x: Tensor, bank: PreparedBank, tables: PreparedTables) -> Ten
         return y
     stride, padded = _padded(x, bank.kernel)
     parts = torch.empty(len(x), -(-x.shape[-2] // ROWS), ROWS + bank.kernel - 1, stride)
-    native.run(
-        "lipspline_ridge_gradient",
-        padded.data_ptr(), bank.gather.data_ptr(), bank.spread.data_ptr(), tables.pairs.data_ptr(),
-        tables.scale.data_ptr(), tables.offset, *sizes, ROWS, parts.data_ptr(), y.data_ptr(), native.threads(),
-    )  # fmt: skip
+    tensors = padded, bank.gather, bank.spread, tables.pairs, tables.scale, parts, y
+    native.call("ridge_gradient", (tables.offset,), (*sizes, ROWS), *tensors)
     return y
 
 
@@ -124,11 +107,8 @@ class _Pairing(torch.autograd.Function):
         _, padded = _padded(x, bank.kernel)
         _, other = _padded(e, bank.kernel)
         products, sums = torch.empty(len(x), *half.shape, LANES), torch.empty(len(x), *tables.pairs.shape[1:])
-        native.run(
-            "lipspline_ridge_pairing",
-            padded.data_ptr(), other.data_ptr(), bank.gather.data_ptr(), tables.pairs.data_ptr(),
-            tables.scale.data_ptr(), tables.offset, *sizes, products.data_ptr(), sums.data_ptr(), native.threads(),
-        )  # fmt: skip
+        tensors = padded, other, bank.gather, tables.pairs, tables.scale, products, sums
+        native.call("ridge_pairing", (tables.offset,), sizes, *tensors)
         products = products.sum(dim=-1)
         ctx.save_for_backward(products, sums)
         return (sums[..., 0] * b + sums[..., 1] * s).sum(dim=(1, 2))
@@ -166,3 +146,39 @@ def _padded(x: Tensor, kernel: int) -> tuple[int, Tensor]:
     width, before = x.shape[-1], kernel // 2
     stride = width + -width % TILE + kernel - 1
     return stride, F.pad(x, (before, stride - width - before, before, before)).contiguous()
+
+
+def gradient_formula(
+    x: Tensor, filters: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, even: int
+) -> Tensor:
+    """`Wᵀσ(W x)` in plain torch."""
+    half = filters.shape[-1] // 2
+    responses = affine.formula(F.conv2d(x, filters, padding=half), b, s, scale, offset, 1)
+    return F.conv_transpose2d(responses, filters, padding=half)
+
+
+def pairing_formula(
+    e: Tensor, x: Tensor, filters: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, even: int
+) -> Tensor:
+    """`⟨W e, σ(W x)⟩` of each image in plain torch."""
+    other, responses = (F.conv2d(images, filters, padding=filters.shape[-1] // 2) for images in (e, x))
+    return (other * affine.formula(responses, b, s, scale, offset, 1)).sum(dim=(1, 2, 3))
+
+
+_gradient = Kernel(
+    "ridge_gradient(Tensor x, Tensor filters, Tensor b, Tensor s, Tensor scale, float offset, int even) -> Tensor",
+    eager=gradient_formula,
+    c=lambda x, filters, b, s, scale, offset, even: ridge_gradient(
+        x, prepare_bank(filters, even), prepare_tables(b, s, scale, offset)
+    ),
+    c_function="ridge_gradient",
+    derivatives="none",
+)
+_pairing = Kernel(
+    "ridge_pairing(Tensor e, Tensor x, Tensor filters, Tensor b, Tensor s, Tensor scale, float offset, int even)"
+    " -> Tensor",
+    eager=pairing_formula,
+    c=lambda e, x, filters, b, s, scale, offset, even: ridge_pairing(e, x, filters, even, (b, s, scale, offset)),
+    c_function="ridge_pairing",
+    derivatives="backward",
+)

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lipspline.kernels.layout import Sizes
+from lipspline.kernels.native import Sizes
 
 TILE = 8192  # elements times regions that a program compares at a time: 64 numbers a thread
 SEPARATELY = {"enable_fp_fusion": False}  # round products and sums one by one, as torch does: the same regions

@@ -7,20 +7,22 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lipspline.kernels import native
-from lipspline.kernels.choice import implementation
+from lipspline.kernels.dispatch import Kernel
+from lipspline.kernels.native import PANEL
 
-PANEL = 16
-"""Output channels that the kernel takes at a time."""
 POINTS = (0.0, sqrt(0.5), -sqrt(0.5), sqrt(2), -sqrt(2))
 """Where polynomials are evaluated, beside infinity; balanced, so that the round-off is only twice that of a sum."""
 
 
-def has_winograd(x: Tensor) -> bool:
-    """Whether `convolve` runs on tensors like `x`: float32 on a processor with AVX2, with the C kernels in use."""
-    if x.dtype != torch.float32 or implementation(x) != "c":
-        return False
-    assert native.library is not None
-    return bool(native.library.lipspline_has_winograd())
+def has_winograd() -> bool:
+    """Whether the processor can run it: it needs AVX2, and the C library."""
+    return native.library is not None and bool(native.library.lipspline_has_winograd())
+
+
+def runs_winograd(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    """Whether `convolve` may run on these tensors."""
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    return x.dtype == torch.float32 and winograd.in_c(*tensors) and has_winograd()
 
 
 @torch.no_grad()
@@ -37,20 +39,15 @@ def convolve(x: Tensor, prepared: Tensor, bias: Tensor) -> Tensor:
     """`conv2d(x, weight, bias, padding=1)` without derivatives; channels last, whatever the layout of `x`.
 
     Args:
-        x: `(B, in, H, W)`, of which `has_winograd` is true.
+        x: `(B, in, H, W)`, of which `runs_winograd` is true.
         prepared: `prepare(weight)`.
         bias: `(out,)`.
     """
     images, inputs, height, width = x.shape
-    bias = bias.contiguous()
     x = x.contiguous(memory_format=torch.channels_last)
     y = torch.empty(images, len(bias), height, width, memory_format=torch.channels_last)
     if y.numel():
-        native.run(
-            "lipspline_winograd",
-            x.data_ptr(), prepared.data_ptr(), bias.data_ptr(), images, height, width, inputs, len(bias), y.data_ptr(),
-            native.threads(),
-        )  # fmt: skip
+        native.call("winograd", (), (images, height, width, inputs, len(bias)), x, prepared, bias.contiguous(), y)
     return y
 
 
@@ -58,3 +55,12 @@ def _values(point: float) -> list[float]:
     """What three weights are multiplied with at a point: its powers, over the product of its distances to others."""
     scale = prod(point - other for other in POINTS if other != point)
     return [point**power / scale for power in range(3)]
+
+
+winograd = Kernel(
+    "winograd(Tensor x, Tensor weight, Tensor bias) -> Tensor",
+    eager=lambda x, weight, bias: F.conv2d(x, weight, bias, padding=1),
+    c=lambda x, weight, bias: convolve(x, prepare(weight), bias),
+    c_function="winograd",
+    derivatives="none",
+)

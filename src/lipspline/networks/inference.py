@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from lipspline import kernels
 from lipspline._infra import checks
 from lipspline.certification import layer_bound
-from lipspline.kernels import eager
 from lipspline.nn.fold import fold
 from lipspline.nn.inference import InferenceConv2d, InferenceSequential
 
@@ -96,10 +96,7 @@ def to_onnx(model: nn.Module, path: str | os.PathLike[str], input_shape: tuple[i
 def _in_plain_torch() -> dict[Any, Any]:
     """What replaces the library's own operators where only torch's are known."""
     table = torch.export.default_decompositions()
-    operators = torch.ops.lipspline
-    table[operators.piecewise_affine.default] = eager.piecewise_affine
-    table[operators.swap_pairs.default] = eager.swap_pairs
-    table[operators.householder.default] = eager.householder
+    table.update(kernels.decompositions())
     table[torch.ops.aten.searchsorted.Tensor] = _count_knots
     return table
 

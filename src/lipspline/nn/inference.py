@@ -7,15 +7,14 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.nn.modules.module import _has_any_global_hook
 
 from lipspline._infra import checks
 from lipspline.functional.knots import FreeKnots, intercepts, region_lookup
 from lipspline.functional.spline import region_tables
 from lipspline.kernels import overwrite_piecewise_affine, piecewise_affine
-from lipspline.kernels.torch_operator import is_ordinary
-from lipspline.kernels.winograd import convolve, has_winograd, prepare
+from lipspline.kernels.dispatch import wants_only_values
+from lipspline.kernels.winograd import convolve, prepare, runs_winograd
 from lipspline.nn.spline import LinearSpline
 
 FEWEST = 16
@@ -194,7 +193,7 @@ class InferenceConv2d(nn.Conv2d):
             self._check_that_it_wraps_once(input)
         if not self._is_simple(input):
             return super().forward(input)
-        if self.has_algorithm and all(map(has_winograd, (input, *self._values()))):
+        if self.has_algorithm and runs_winograd(input, *self._values()):
             bias = input.new_zeros(self.out_channels) if self.bias is None else self.bias
             return convolve(input, self._transformed(), bias)
         return super().forward(_with_channels_last(input) if self.in_channels == 1 else input)
@@ -203,9 +202,7 @@ class InferenceConv2d(nn.Conv2d):
         """Whether `x` is a batch of images in memory, and nobody wants derivatives or another precision."""
         tensors = (x, *self._values())
         return (
-            is_ordinary(*tensors)
-            and not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
-            and forward_ad._current_level < 0
+            wants_only_values(*tensors)
             and not torch.is_autocast_enabled("cpu")
             and x.ndim == 4
             and x.shape[1] == self.in_channels

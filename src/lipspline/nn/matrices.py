@@ -23,6 +23,7 @@ from lipspline.functional.matrices import (
     power_iteration,
     spectral_norms_upper,
 )
+from lipspline.kernels.dispatch import functorch_is_active
 
 TINY = torch.finfo(torch.float32).tiny  # keeps quotients of a zero weight finite
 
@@ -97,7 +98,7 @@ class _Kept:
     @staticmethod
     def forbidden(raw: tuple[Tensor, ...]) -> bool:
         """Where gradients are wanted, tensors stand for others (vmap, compile), or changes cannot be noticed."""
-        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        if torch.compiler.is_compiling() or functorch_is_active():
             return True
         return any(x.is_inference() or (x.requires_grad and torch.is_grad_enabled()) for x in raw)
 

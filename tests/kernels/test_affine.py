@@ -10,7 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from vmapped import assert_vmap_is_a_loop
 
 from lipspline import kernels
-from lipspline.kernels import eager, native, overwrite_piecewise_affine, piecewise_affine
+from lipspline.kernels import affine, native, overwrite_piecewise_affine, piecewise_affine
 
 needs_c = pytest.mark.skipif(native.library is None, reason="the C kernels are not built")
 
@@ -80,8 +80,8 @@ def test_c_and_eager_agree_on_sizes_that_are_cut_into_pieces(shape, regions):
     with kernels.using("c"):
         y = piecewise_affine(x, *rest)
         gx, gb, gs = torch.ops.lipspline.piecewise_affine_backward(g, x, s, scale, offset, 1)
-    assert torch.equal(y, eager.piecewise_affine(x, *rest))
-    exact = eager.piecewise_affine_backward(g, x, s, scale, offset, 1)
+    assert torch.equal(y, affine.formula(x, *rest))
+    exact = affine.backward_formula(g, x, s, scale, offset, 1)
     assert torch.equal(gx, exact[0])
     # The regions come from float32, the sums from float64: what C adds in float32 must be close to that.
     sums = torch.stack([g, g * x]).double()
@@ -104,7 +104,7 @@ def test_groups_with_many_rows_are_added_up_like_each_alone():
     s, scale = torch.randn(32, 4, 3), 1 + torch.rand(32, 4)
     together = torch.ops.lipspline.piecewise_affine_backward(g, x, s, scale, 1.5, 2)
     for i in (0, 17, 31):
-        alone = eager.piecewise_affine_backward(g[i].double(), x[i].double(), s[i].double(), scale[i].double(), 1.5, 1)
+        alone = affine.backward_formula(g[i].double(), x[i].double(), s[i].double(), scale[i].double(), 1.5, 1)
         for got, want in zip(together, alone, strict=True):
             torch.testing.assert_close(got[i].double(), want, rtol=1e-5, atol=1e-2)
 
@@ -206,7 +206,7 @@ def test_half_precision_is_computed_in_single(implementation, dtype, table_dtype
         gradients = torch.autograd.grad(y, (x, b, s), torch.ones_like(y))
     assert y.dtype == dtype
     assert [g.dtype for g in gradients] == [x.dtype, b.dtype, s.dtype]
-    single = eager.piecewise_affine(x.float(), b.float(), s.float(), scale.float(), offset, 1)
+    single = affine.formula(x.float(), b.float(), s.float(), scale.float(), offset, 1)
     assert torch.equal(y, single.to(dtype))
 
 
@@ -378,7 +378,7 @@ def test_export_can_be_decomposed_into_plain_torch():
     torch.manual_seed(0)
     module, x = Activation(), torch.randn(2, 3, 4)
     plain = torch.export.export(module, (x,)).run_decompositions(
-        {torch.ops.lipspline.piecewise_affine.default: eager.piecewise_affine}
+        {torch.ops.lipspline.piecewise_affine.default: affine.formula}
     )
     assert not [node for node in plain.graph.nodes if "lipspline" in str(node.target)]
     torch.testing.assert_close(plain.module()(x), module(x))

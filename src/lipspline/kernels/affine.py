@@ -4,15 +4,13 @@
 # (`backward` and `jvp` of an autograd function are declared with *args, but are meant to name them)
 
 from importlib import import_module
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from lipspline.kernels import c_kernels, eager
-from lipspline.kernels.choice import implementation
-from lipspline.kernels.layout import Sizes, densely, like, working_dtype
-from lipspline.kernels.torch_operator import Operator, functorch_is_active, in_front, is_ordinary
+from lipspline.kernels import native
+from lipspline.kernels.dispatch import Kernel, in_front, is_transformed
+from lipspline.kernels.native import Sizes, densely, like
 
 
 def piecewise_affine(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int = 1) -> Tensor:
@@ -57,18 +55,58 @@ def overwrite_piecewise_affine(
     """
     if channel_dim < 0:
         channel_dim += x.ndim
-    if not is_ordinary(x, b, s, scale) or functorch_is_active() or implementation(x) != "c" or not x.numel():
+    if is_transformed() or not _forward.in_c(x, b, s, scale):
         return piecewise_affine(x, b, s, scale, offset, channel_dim)
-    _check(x, s, scale, channel_dim)
-    dense, sizes = arrange(x, s, channel_dim)
-    if dense is not x or x.dtype not in (torch.float32, torch.float64) or working_dtype(x, b, s, scale):
+    _check(x, b, s, scale, offset, channel_dim)
+    block, sizes = arrange(x, s, channel_dim)
+    if block is not x or x.data_ptr() % x.itemsize:
         return piecewise_affine(x, b, s, scale, offset, channel_dim)
-    c_kernels.forward(x, b.contiguous(), s.contiguous(), scale.contiguous(), offset, sizes, x)
+    _write(x, b, s, scale, offset, sizes, x)
     return x
 
 
-def _check(x: Tensor, s: Tensor, scale: Tensor, channel_dim: int) -> None:
+def formula(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int) -> Tensor:
+    """`b[c, i] + s[c, i] x` with `i = clamp(floor(scale[c] x + offset), 0, R - 1)`, in plain torch."""
+    entry = _entries(x, scale, offset, s.shape[-1], channel_dim)
+    return b.reshape(-1)[entry] + s.reshape(-1)[entry] * x
+
+
+def backward_formula(
+    g: Tensor, x: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`s_i g`, and per region the sums of `g` and of `g x`, in plain torch."""
+    entry = _entries(x, scale, offset, s.shape[-1], channel_dim)
+    gb, gs = (torch.zeros_like(s, memory_format=torch.contiguous_format) for _ in range(2))
+    gb.view(-1).index_add_(0, entry.flatten(), g.flatten())
+    gs.view(-1).index_add_(0, entry.flatten(), (g * x).flatten())
+    return s.reshape(-1)[entry] * g, gb, gs
+
+
+def _entries(x: Tensor, scale: Tensor, offset: float, regions: int, channel_dim: int) -> Tensor:
+    """For each element of x its entry in the flattened tables; NaN falls into region 0."""
+    shape = [1] * x.ndim
+    if scale.shape[-1] > 1:
+        shape[channel_dim] = scale.shape[-1]
+    if scale.ndim == 2:
+        shape[0] = scale.shape[0]
+    region = torch.floor(scale.view(shape) * x + offset).clamp(0, regions - 1).nan_to_num(0).long()
+    return region + regions * torch.arange(scale.numel(), device=x.device).view(shape)
+
+
+def _check(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int) -> None:
     """Refuse shapes with which the tables would be read out of bounds."""
+    _check_tables(x, s, scale, channel_dim)
+    if b.shape != s.shape:
+        raise ValueError(f"Intercepts and slopes must have one shape, but got {tuple(b.shape)} and {tuple(s.shape)}.")
+
+
+def _check_backward(g: Tensor, x: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int) -> None:
+    _check_tables(x, s, scale, channel_dim)
+    if g.shape != x.shape:
+        raise ValueError(f"The gradient must have the shape of x, {tuple(x.shape)}, but has {tuple(g.shape)}.")
+
+
+def _check_tables(x: Tensor, s: Tensor, scale: Tensor, channel_dim: int) -> None:
     rows = s.shape[:-1]
     if s.ndim not in (2, 3) or scale.shape != rows or rows[-1] not in (1, x.shape[channel_dim]):
         raise ValueError(
@@ -92,43 +130,44 @@ def arrange(x: Tensor, s: Tensor, channel_dim: int) -> tuple[Tensor, Sizes]:
     return x, sizes
 
 
-def _on_dense(name: str) -> ModuleType:
-    """The module with `forward` and `backward` on dense tensors; triton is imported when a GPU first needs it."""
-    return c_kernels if name == "c" else import_module("lipspline.kernels.triton_kernels")
-
-
-def _evaluate(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int) -> Tensor:
-    if dtype := working_dtype(x, b, s, scale):
-        return _evaluate(x.to(dtype), b.to(dtype), s.to(dtype), scale.to(dtype), offset, channel_dim).to(x.dtype)
-    _check(x, s, scale, channel_dim)
-    if b.shape != s.shape:
-        raise ValueError(f"Intercepts and slopes must have one shape, but got {tuple(b.shape)} and {tuple(s.shape)}.")
-    dense, sizes = arrange(x, s, channel_dim)
-    if (name := implementation(x)) == "eager":
-        return like(eager.piecewise_affine(x, b, s, scale, offset, channel_dim), dense)
-    y = torch.empty_like(dense)
-    if x.numel():
-        _on_dense(name).forward(dense, b.contiguous(), s.contiguous(), scale.contiguous(), offset, sizes, y)
+def _in_c(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int) -> Tensor:
+    x, sizes = arrange(x, s, channel_dim)
+    y = torch.empty_like(x)
+    _write(x, b, s, scale, offset, sizes, y)
     return y
 
 
-def _evaluate_backward(
+def _write(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, sizes: Sizes, y: Tensor) -> None:
+    tables = b.contiguous(), s.contiguous(), scale.contiguous()
+    native.call("piecewise_affine", (offset,), (*sizes, s.shape[-1]), x, *tables, y)
+
+
+def _backward_in_c(
     g: Tensor, x: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if dtype := working_dtype(x, g, s, scale):
-        gx, gb, gs = _evaluate_backward(g.to(dtype), x.to(dtype), s.to(dtype), scale.to(dtype), offset, channel_dim)
-        return gx.to(x.dtype), gb.to(s.dtype), gs.to(s.dtype)
-    _check(x, s, scale, channel_dim)
-    if g.shape != x.shape:
-        raise ValueError(f"The gradient must have the shape of x, {tuple(x.shape)}, but has {tuple(g.shape)}.")
-    dense, sizes = arrange(x, s, channel_dim)
-    if (name := implementation(x)) == "eager":
-        gx, gb, gs = eager.piecewise_affine_backward(g, x, s, scale, offset, channel_dim)
-        return like(gx, dense), gb, gs
-    gx = torch.empty_like(dense)
-    if not x.numel():
-        return gx, torch.zeros_like(s), torch.zeros_like(s)
-    return gx, *_on_dense(name).backward(like(g, dense), dense, s.contiguous(), scale.contiguous(), offset, sizes, gx)
+    x, sizes = arrange(x, s, channel_dim)
+    s = s.contiguous()
+    gx, gb, gs = torch.empty_like(x), torch.empty_like(s), torch.empty_like(s)
+    sizes = (*sizes, s.shape[-1])
+    native.call("piecewise_affine_backward", (offset,), sizes, like(g, x), x, s, scale.contiguous(), gx, gb, gs)
+    return gx, gb, gs
+
+
+def _in_triton(x: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int) -> Tensor:
+    x, sizes = arrange(x, s, channel_dim)
+    y = torch.empty_like(x)
+    kernels = import_module("lipspline.kernels.triton_kernels")  # when a GPU first needs it
+    kernels.forward(x, b.contiguous(), s.contiguous(), scale.contiguous(), offset, sizes, y)
+    return y
+
+
+def _backward_in_triton(
+    g: Tensor, x: Tensor, s: Tensor, scale: Tensor, offset: float, channel_dim: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    x, sizes = arrange(x, s, channel_dim)
+    gx = torch.empty_like(x)
+    kernels = import_module("lipspline.kernels.triton_kernels")
+    return gx, *kernels.backward(like(g, x), x, s.contiguous(), scale.contiguous(), offset, sizes, gx)
 
 
 def _fake_like(x: Tensor, s: Tensor) -> Tensor:
@@ -136,12 +175,12 @@ def _fake_like(x: Tensor, s: Tensor) -> Tensor:
 
 
 def _fake(x, b, s, scale, offset, channel_dim):
-    _check(x, s, scale, channel_dim)
+    _check(x, b, s, scale, offset, channel_dim)
     return _fake_like(x, s)
 
 
 def _fake_backward(g, x, s, scale, offset, channel_dim):
-    _check(x, s, scale, channel_dim)
+    _check_backward(g, x, s, scale, offset, channel_dim)
     tables = torch.empty_like(s, memory_format=torch.contiguous_format)
     return _fake_like(x, s), tables, torch.empty_like(tables)
 
@@ -165,22 +204,32 @@ def _batched_backward(info, in_dims, g, x, s, scale, offset, channel_dim):
     return tuple(t.unflatten(0, x.shape[:2]) for t in results), (0, 0, 0)
 
 
-_forward = Operator(
+_forward = Kernel(
     "piecewise_affine(Tensor x, Tensor b, Tensor s, Tensor scale, float offset, int channel_dim) -> Tensor",
-    kernel=_evaluate,
+    eager=formula,
+    c=_in_c,
+    c_function="piecewise_affine",
+    triton=_in_triton,
+    check=_check,
+    casts=(0,),
     fake=_fake,
     batched=_batched,
 )
-piecewise_affine_backward = Operator(
+piecewise_affine_backward = Kernel(
     "piecewise_affine_backward(Tensor g, Tensor x, Tensor s, Tensor scale, float offset, int channel_dim)"
     " -> (Tensor, Tensor, Tensor)",
-    kernel=_evaluate_backward,
+    eager=backward_formula,
+    c=_backward_in_c,
+    c_function="piecewise_affine_backward",
+    triton=_backward_in_triton,
+    check=_check_backward,
+    casts=(1, 2, 2),
     fake=_fake_backward,
     batched=_batched_backward,
 )
 
 
-@_forward.derivatives
+@_forward.gradients
 class _PiecewiseAffine(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, b, s, scale, offset, channel_dim):
@@ -207,7 +256,7 @@ class _PiecewiseAffine(torch.autograd.Function):
         return tangent
 
 
-@piecewise_affine_backward.derivatives
+@piecewise_affine_backward.gradients
 class _PiecewiseAffineBackward(torch.autograd.Function):
     """Derivatives of gx = s_i g, gb = Σ g, gs = Σ g x, in terms of the two operators themselves."""
 
