@@ -10,8 +10,7 @@ from torch import Tensor
 
 from lipspline._infra.memory import keep_memory
 from lipspline.imaging.demo import Comparison, compare, demo_scans
-from lipspline.imaging.problem import Problem
-from lipspline.imaging.solved import DIRECT
+from lipspline.imaging.problem import DIRECT, Problem
 
 ROOT = Path(__file__).resolve().parent.parent
 BEST = "Plug-and-play"

@@ -15,8 +15,7 @@ from lipspline.formats.volume import Volume
 from lipspline.imaging.ct import SimulatedCT
 from lipspline.imaging.demo import demo_scans
 from lipspline.imaging.mri import MeasuredMRI, SimulatedMRI, Undersampling
-from lipspline.imaging.problem import Scan
-from lipspline.imaging.solved import Iteration, solve_problem
+from lipspline.imaging.problem import Iteration, Scan, solve_problem
 from lipspline.imaging.strength import PRIOR, choose
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -235,7 +235,7 @@ def test_nothing_but_the_outputs_is_left(run, tmp_path):
 
 
 def test_a_run_that_fails_leaves_no_output_but_what_it_needs_to_go_on(run, tmp_path, monkeypatch):
-    from lipspline.imaging import run as pipeline
+    from lipspline.imaging import reconstruction as pipeline
 
     volume = sample_files.images()
     source = sample_files.write_npy(tmp_path / "v.npy", volume)
@@ -289,11 +289,11 @@ def test_parts_of_an_input_that_has_changed_are_not_used(run, tmp_path, monkeypa
         (("mri", "k.npy", "o.npy", "--mask", "m.npy", "--acceleration", "4"), "Give one of them"),
         (("mri", "k.npy", "o.npy", "--mask", "v.npy"), "The mask has shape"),
         (("mri", "k.npy", "o.npy", "--coils", "v.npy"), "does not hold complex coil maps"),
-        (("mri", "k.npy", "o.npy", "--acceleration", "0.5"), "It needs acceleration >= 1"),
+        (("mri", "k.npy", "o.npy", "--acceleration", "0.5"), "acceleration must be at least 1, but is 0.5"),
         (("mri", "k.npy", "o.npy", "--tol", "0"), "tol"),
         (("ct", "v.npy", "o.npy", "--angles", "5"), "has 20 rows, but 5 angles are given"),
-        (("ct", "v.npy", "o.npy", "--detectors", "5"), "has 16 detectors, not 5"),
-        (("ct", "v.npy", "o.npy", "--data-noise", "1"), "--data-noise is for simulated data"),
+        (("ct", "v.npy", "o.npy", "--detectors", "5"), "holds 16 detectors, not 5"),
+        (("ct", "v.npy", "o.npy", "--data-noise", "1"), "--data-noise is for simulated data. Give --simulate too"),
         (("ct", "v.npy", "o.npy", "--simulate", "--size", "8"), "Leave out --size and --spacing"),
         (("ct", "v.npy", "o.npy", "--simulate", "--angles", "1", "--detectors", "2"), "Use more"),
         (("mri", "v.npy", "o.npy", "--simulate", "--data-noise", "1e300"), "data_noise must lie between 0 and 1e+06"),

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lipspline._infra.memory import keep_memory
+from lipspline._infra.progress import bars
 from lipspline.cli.options import Json, Seed, Threads, start
 from lipspline.cli.output import err, show
 from lipspline.formats.output import Output, versions
@@ -36,7 +36,7 @@ def demo(
     keep_memory()
     output = Output(folder / "report.html")
     with output.open(force=True):
-        with _bars() as watch:
+        with _watch() as watch:
             found = [compare(title, scan, watch) for title, scan in demo_scans().items()]
         document = {"comparisons": [c.document() for c in found], "report": str(output.path), "versions": versions()}
         page = _report(found).encode()
@@ -45,7 +45,7 @@ def demo(
 
 
 def _report(found: "Sequence[Comparison]") -> str:
-    from lipspline.imaging.solved import solved_case
+    from lipspline.imaging.problem import solved_case
     from lipspline.report import reconstruction_page
 
     cases = [solved_case(c.title, c.problem, c.scan, c.solved, c.evidence) for c in found]
@@ -54,7 +54,7 @@ def _report(found: "Sequence[Comparison]") -> str:
 
 
 def _table(found: "Sequence[Comparison]") -> str:
-    from lipspline.imaging.solved import DIRECT
+    from lipspline.imaging.problem import DIRECT
 
     lines = []
     for comparison in found:
@@ -71,23 +71,21 @@ def _table(found: "Sequence[Comparison]") -> str:
 
 
 @contextmanager
-def _bars() -> "Iterator[Watch]":
+def _watch() -> "Iterator[Watch]":
     """A bar for each piece of work, by how far the residual has fallen on its way to the tolerance."""
     from lipspline.imaging.demo import ITERATION
 
-    columns = (TextColumn("{task.description:16}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
-    with Progress(*columns, console=err) as bar:
-        tasks, first = {}, {}
+    first: dict[str, float] = {}
+    with bars(err, keep=True) as display:
 
         def watch(work: str, iteration: "Iteration | None") -> None:
-            if work not in tasks:
-                tasks[work] = bar.add_task(work, total=1.0, note="")
+            label = f"{work:16}"
             if iteration is None:
-                bar.update(tasks[work], completed=1.0)
+                display.show(work, 1.0, label=label)
                 return
             whole = math.log(max(first.setdefault(work, iteration.residual), 2 * ITERATION.tol) / ITERATION.tol)
             left = math.log(max(iteration.residual, ITERATION.tol) / ITERATION.tol)
             note = f"{iteration.calls} steps, change {iteration.residual:.0e}"
-            bar.update(tasks[work], completed=min(1 - left / whole, 0.99), note=note)
+            display.show(work, min(1 - left / whole, 0.99), label=label, note=note)
 
         yield watch

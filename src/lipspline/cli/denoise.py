@@ -1,17 +1,15 @@
 """`lipspline denoise`."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lipspline._infra.memory import keep_memory
+from lipspline._infra.progress import bars
 from lipspline.cli.options import Json, Seed, Threads, start
 from lipspline.cli.output import err, show
-from lipspline.imaging.denoise import Watch, denoise_file
+from lipspline.imaging.denoise import denoise_file
 
 
 def denoise(
@@ -30,7 +28,11 @@ def denoise(
     """Remove white noise from an image; bit depth, range, colour and transparency stay as they are."""
     start(seed, threads)
     keep_memory()
-    with _progress(source.name) as watch:
+    with bars(err) as display:
+
+        def watch(done: int, total: int) -> None:
+            display.show(source.name, done, total)
+
         result = denoise_file(source, output, noise=_level(noise), model=model, white=white, force=force, watch=watch)
     if result.warning:
         err.print(f"lipspline: {result.warning}", style="yellow", highlight=False, soft_wrap=True)
@@ -44,12 +46,3 @@ def _level(noise: str) -> float | Literal["auto"]:
         return float(noise)
     except ValueError:
         raise ValueError(f"--noise must be a number, the noise of 255, or auto, but is {noise!r}.") from None
-
-
-@contextmanager
-def _progress(description: str) -> Iterator[Watch]:
-    """A bar on stderr, once there is more than one tile."""
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task(description, total=None, visible=False)
-        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)

@@ -1,23 +1,36 @@
-"""From files of a scanner to images with a certificate: what `lipspline reconstruct` does."""
+"""From files of a scanner, or arrays, to images with a certificate: what `lipspline reconstruct` does."""
 
 from lipspline.imaging.ct import MeasuredCT, SimulatedCT
 from lipspline.imaging.mri import MeasuredMRI, SimulatedMRI, Undersampling
-from lipspline.imaging.problem import Problem, Scan
-from lipspline.imaging.run import Reconstruction, reconstruct
-from lipspline.imaging.solved import Iteration
+from lipspline.imaging.problem import (
+    Iteration,
+    Problem,
+    Scan,
+    add_kspace_noise,
+    add_sinogram_noise,
+    solve_problem,
+)
+from lipspline.imaging.reconstruction import Reconstruction, reconstruct
+from lipspline.imaging.request import CartesianMRI, ParallelCT, Request
 from lipspline.imaging.strength import Strength, choose
 
 __all__ = [
+    "CartesianMRI",
     "Iteration",
     "MeasuredCT",
     "MeasuredMRI",
+    "ParallelCT",
     "Problem",
     "Reconstruction",
+    "Request",
     "Scan",
     "SimulatedCT",
     "SimulatedMRI",
     "Strength",
     "Undersampling",
+    "add_kspace_noise",
+    "add_sinogram_noise",
     "choose",
     "reconstruct",
+    "solve_problem",
 ]

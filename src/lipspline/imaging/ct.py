@@ -13,9 +13,19 @@ from lipspline._infra import checks
 from lipspline._infra.randomness import generator
 from lipspline.formats.ct import Sinograms
 from lipspline.formats.volume import Unit
-from lipspline.imaging.images import OfImages, in_unit, normalized
 from lipspline.imaging.mri import GAUSSIAN_MEDIAN
-from lipspline.imaging.problem import EmptySlice, Modality, Problem, brightness, checked_brightness, checked_noise
+from lipspline.imaging.problem import (
+    EmptySlice,
+    Modality,
+    OfImages,
+    Problem,
+    add_sinogram_noise,
+    brightness,
+    checked_brightness,
+    checked_noise,
+    in_unit,
+    normalized,
+)
 from lipspline.operators import ParallelBeamCT, fbp
 
 LARGEST = 10000  # pixels along a side
@@ -129,8 +139,7 @@ class SimulatedCT(OfImages):
         """Slice number i."""
         (truth, scale), H = normalized(self.volume, i, self.first + i), self.geometry
         clean = H.forward(_square(truth)[None, None])
-        draws = torch.randn(clean.shape, generator=generator(self.seed, "sinogram", self.first + i))
-        y = clean + self.noise * draws
+        y = add_sinogram_noise(clean, self.noise, generator(self.seed, "sinogram", self.first + i))
         direct = fbp(y, H)
         height, width = truth.shape
         return Problem(y, H, direct, scale, self.noise, (height, width), truth, start=direct)

@@ -10,8 +10,7 @@ from lipspline.formats.builtin import head, shepp_logan
 from lipspline.formats.volume import Volume
 from lipspline.imaging.ct import SimulatedCT
 from lipspline.imaging.mri import SimulatedMRI, Undersampling
-from lipspline.imaging.problem import Problem, Scan
-from lipspline.imaging.solved import Iteration, Solved, solve_problem
+from lipspline.imaging.problem import Iteration, Problem, Scan, Solved, solve_problem
 from lipspline.imaging.strength import Strength, choose
 from lipspline.pnp import Evidence, Progress, stability
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lipspline._infra import checks
-from lipspline.certification.proof import certify
+from lipspline.certification import certify
 from lipspline.formats import pictures
 from lipspline.formats.output import Output, versions
 from lipspline.formats.pictures import from_planes, to_planes, white_level

@@ -11,15 +11,18 @@ from lipspline._infra import checks
 from lipspline._infra.randomness import generator
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.volume import Unit
-from lipspline.imaging.images import OfImages, in_unit, normalized
 from lipspline.imaging.problem import (
     EmptySlice,
     Modality,
+    OfImages,
     Problem,
+    add_kspace_noise,
     brightness,
     checked_brightness,
     checked_noise,
+    in_unit,
     middle,
+    normalized,
 )
 from lipspline.operators import MRI, LinearOperator, MultiCoilMRI, cartesian_mask, espirit
 from lipspline.operators.espirit import UNCROPPED
@@ -28,6 +31,7 @@ from lipspline.operators.mri import centred_ifft, uncentred_fft
 Coils = Literal["auto", "espirit"]
 COILS = ("auto", "espirit")
 BLIND = 1e-3  # of the largest root sum of squares: below it a pixel is seen by no coil
+DETERMINED = 0.95  # of 1: the eigenvalue of ESPIRiT that well determined maps reach somewhere
 GAUSSIAN_MEDIAN = 0.6745  # of the modulus of a standard normal number
 
 
@@ -138,12 +142,13 @@ class MeasuredMRI:
         elif self.coils == "auto" and self.kspace.maps is not None:
             maps = self.kspace.maps[i]
         else:
-            if not espirit(y[0], convention=convention).any():  # which keeps only maps that are well determined
+            try:
+                maps = espirit(y[0], crop=UNCROPPED, required=DETERMINED, convention=convention)
+            except ValueError as error:
                 raise ValueError(
                     f"ESPIRiT finds no coil maps for slice {self.first + i}: too few low frequencies are measured, "
-                    f"or there is only noise. Give maps with --coils FILE."
-                )
-            maps = espirit(y[0], crop=UNCROPPED, convention=convention)
+                    f"or there is only noise ({str(error).rstrip('.')}). Give the maps with coils=FILE."
+                ) from error
         silent = ~y[0].flatten(1).any(dim=1)  # coils that were switched off see nothing, whatever their maps say
         return MultiCoilMRI(mask, normalized_maps(maps.masked_fill(silent[:, None, None], 0)), convention=convention)
 
@@ -199,9 +204,7 @@ class SimulatedMRI(OfImages):
             H = MultiCoilMRI(mask, self.maps[i if len(self.maps) > 1 else 0])
         clean = H.forward(truth)
         stream = generator(self.seed, "k-space", self.first + i)
-        draws = torch.randn((2, *clean.shape), generator=stream)
-        kept = torch.fft.ifftshift(torch.atleast_2d(mask))  # frequency zero first
-        y = clean + self.noise * kept * torch.complex(draws[0], draws[1])
+        y = add_kspace_noise(clean, mask, self.noise, stream)
         return Problem(y, H, H.adjoint(y), scale, self.noise, truth=image)
 
     def values(self, image: Tensor, scale: float) -> Tensor:

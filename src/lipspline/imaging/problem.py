@@ -1,19 +1,24 @@
-"""One slice as a problem to be solved, in the scale that denoisers are trained for."""
+"""One slice as a problem in the scale that priors are trained for, its solution, and its score [eq:pnp_fbs]."""
 
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lipspline.formats.volume import Unit
+from lipspline.formats import ct
+from lipspline.formats.volume import Unit, Volume
 from lipspline.functional.quality import psnr, ssim
 from lipspline.operators import LinearOperator
-from lipspline.report import DataMisfit
+from lipspline.pnp import Evidence, Progress, Solution, fbs
+from lipspline.report import Case, DataMisfit, Picture, Rescale
 
 Modality = Literal["MR", "CT"]
+DIRECT: dict[Modality, str] = {"MR": "Zero-filled", "CT": "Filtered backprojection"}
+"""What the direct reconstruction of each kind of data is called."""
 BRIGHTEST = 1000
 """The scale of a slice is the value that one pixel in so many exceeds."""
 SMALLEST = 7  # pixels: the window of SSIM
@@ -124,12 +129,15 @@ class Scan(Protocol):
         ...
 
 
-def central_problem(scan: Scan) -> Problem:
-    """The slice nearest to the middle that is not empty, from which the strength of regularisation is chosen."""
+def central_problem(scan: Scan) -> tuple[int, Problem]:
+    """The slice nearest to the middle that is not empty, with its number.
+
+    The strength of regularisation is chosen from it.
+    """
     middle_slice = scan.count // 2
     for i in sorted(range(scan.count), key=lambda i: (abs(i - middle_slice), i)):
         try:
-            return scan.problem(i)
+            return i, scan.problem(i)
         except EmptySlice:
             continue
     raise ValueError("All slices are empty: the data are zero everywhere, and there is nothing to reconstruct.")
@@ -174,3 +182,158 @@ def middle(image: Tensor, size: tuple[int, int] | None) -> Tensor:
     (height, width), (h, w) = image.shape[-2:], size
     top, left = height // 2 - h // 2, width // 2 - w // 2
     return image[..., top : top + h, left : left + w]
+
+
+# Solving
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """How far a problem is solved, and by which steps.
+
+    The default is enough to look at: a tenth of it changes the images of the demo by less than 0.1 dB.
+    """
+
+    tol: float = 2e-4
+    max_steps: int = 1000
+    accelerate: bool = True
+
+
+class Solved(NamedTuple):
+    """A solution, what its method is called, and how long it took."""
+
+    name: str
+    solution: Solution
+    seconds: float
+
+
+def solve_problem(
+    name: str,
+    problem: Problem,
+    denoiser: nn.Module,
+    beta: float,
+    iteration: Iteration,
+    *,
+    contraction: float = 1.0,
+    progress: Callable[[Progress], None] | None = None,
+) -> Solved:
+    """Solve a problem from where it wants to start; arguments are those of `fbs`.
+
+    Args:
+        name: what the method is called.
+    """
+    begin = time.perf_counter()
+    solution = fbs(
+        problem.y,
+        problem.H,
+        denoiser,
+        beta,
+        tol=iteration.tol,
+        max_steps=iteration.max_steps,
+        accelerate=iteration.accelerate,
+        contraction=contraction,
+        start=problem.start,
+        progress=progress,
+    )
+    return Solved(name, solution, time.perf_counter() - begin)
+
+
+def solved_case(
+    title: str,
+    problem: Problem,
+    scan: Scan,
+    solved: Sequence[Solved],
+    stability: Evidence | None = None,
+) -> Case:
+    """What a page shows of a problem: its direct reconstruction, its solutions, and its truth if that is known."""
+    direct = Picture(DIRECT[scan.modality], problem.image(problem.direct))
+    pictures = [
+        Picture(name, problem.image(solution.value), solution, seconds=seconds, misfit=problem.misfit(solution.value))
+        for name, solution, seconds in solved
+    ]
+    rescale = display_scale(scan, problem.scale)
+    return Case(title, (direct, *pictures), problem.truth, f"{scan.summary}.", stability, rescale=rescale)
+
+
+def display_scale(scan: Scan, scale: float) -> Rescale:
+    """How a page shows values: in Hounsfield units if the scan has them, else in the scale of the denoiser."""
+    if scan.unit != "hounsfield":
+        return Rescale()
+    zero, one = scan.values(torch.tensor([0.0, 1.0], dtype=torch.float64), scale).tolist()
+    return Rescale(one - zero, zero, "HU")
+
+
+# Simulating from images
+
+
+@dataclass(frozen=True)
+class OfImages:
+    """What the scans that are simulated from images share: count, unit, place and identity are those of the images."""
+
+    volume: Volume
+
+    @property
+    def count(self) -> int:
+        """Number of slices."""
+        return len(self.volume.slices)
+
+    @property
+    def unit(self) -> Unit:
+        """Of the images."""
+        return self.volume.unit
+
+    @property
+    def affine(self) -> Tensor | None:
+        """Where the images lie."""
+        return self.volume.affine
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """Whose images they are."""
+        return self.volume.identity
+
+
+def normalized(volume: Volume, i: int, number: int) -> tuple[Tensor, float]:
+    """Slice i divided by its maximum, and that maximum; Hounsfield units become attenuations, 0 for air.
+
+    Args:
+        number: of the slice in its file, for errors.
+
+    Example:
+        >>> import torch
+        >>> normalized(Volume(torch.tensor([[[-1000.0, 0.0, 1000.0]]]), unit="hounsfield"), 0, 0)
+        (tensor([[0.0000, 0.5000, 1.0000]]), 2.0)
+    """
+    image = volume.slices[i]
+    image = ct.attenuation(image) if volume.unit == "hounsfield" else image
+    if image.min() < 0:
+        raise ValueError(
+            f"Slice {number} has values down to {float(image.min()):g}, but images to simulate from begin at zero. "
+            f"Shift them first."
+        )
+    scale = float(image.max())
+    if scale == 0:
+        raise EmptySlice(number, image)
+    return image / scale, scale
+
+
+def in_unit(image: Tensor, scale: float, unit: Unit) -> Tensor:
+    """Undo `normalized`."""
+    return ct.hounsfield(image * scale) if unit == "hounsfield" else image * scale
+
+
+def add_kspace_noise(y: Tensor, mask: Tensor, noise: float, stream: torch.Generator) -> Tensor:
+    """k-space with noise of standard deviation `noise` on real and imaginary part of what was measured.
+
+    Args:
+        y: complex `(..., H, W)` with frequency zero first.
+        mask: `(W,)` or `(H, W)` with frequency zero in the middle.
+        stream: see `_infra.randomness.generator`.
+    """
+    real, imaginary = (torch.randn(y.shape, generator=stream) for _ in range(2))
+    return y + noise * torch.complex(real, imaginary) * torch.fft.ifftshift(torch.atleast_2d(mask))
+
+
+def add_sinogram_noise(y: Tensor, noise: float, stream: torch.Generator) -> Tensor:
+    """Line integrals with noise of standard deviation `noise`."""
+    return y + noise * torch.randn(y.shape, generator=stream)

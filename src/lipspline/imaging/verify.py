@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from lipspline._infra import files
-from lipspline.certification.proof import certify
+from lipspline.certification import certify
 from lipspline.formats.output import Output, read_certificate, versions
 from lipspline.networks.files import checksum
 from lipspline.priors import Prior, resolve

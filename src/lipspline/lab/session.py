@@ -26,7 +26,7 @@ from lipspline.imaging import (
     SimulatedMRI,
     Undersampling,
 )
-from lipspline.imaging.solved import DIRECT, Solved, solve_problem, solved_case
+from lipspline.imaging.problem import DIRECT, Solved, solve_problem, solved_case
 from lipspline.imaging.strength import automatic_level, matching_beta, relative_noise
 from lipspline.lab.catalogue import Catalogue, Denoisers
 from lipspline.lab.request import LabRequest, Measurement

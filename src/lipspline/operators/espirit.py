@@ -24,6 +24,7 @@ def espirit(
     kernel: int = 6,
     threshold: float = 0.02,
     crop: float = 0.95,
+    required: float = 0.0,
     convention: Convention = "paper",
 ) -> Tensor:
     """Estimate coil maps from the fully sampled middle of k-space [sec:exp_pnp].
@@ -38,6 +39,7 @@ def espirit(
         kernel: width of the window.
         threshold: singular values of the windows below this fraction of the largest are taken for noise.
         crop: the maps are zero where the eigenvalue, at most 1, is below this: there is no signal there.
+        required: an error if the eigenvalue is nowhere above this: then there is nothing but noise.
         convention: as for `MRI`. Under "centred" the maps are real in the first coil; under "paper", where images are
             real, they carry the phase that makes the image of the calibration region real.
 
@@ -63,10 +65,10 @@ def espirit(
     fourier = CONVENTIONS[checks.one_of("convention", convention, CONVENTIONS)]
     if kspace.ndim == 4:
         options = {"calibration": calibration, "kernel": kernel, "threshold": threshold, "crop": crop}
-        return torch.stack([espirit(one, convention=convention, **options) for one in kspace])
+        return torch.stack([espirit(one, required=required, convention=convention, **options) for one in kspace])
     plane = tuple(kspace.shape[-2:])
     region = calibration_region(fourier.to_centred(kspace), calibration, kernel)
-    maps = leading_maps(window_correlation(region, kernel, threshold), plane, crop)
+    maps = leading_maps(window_correlation(region, kernel, threshold), plane, crop, required)
     phase = (maps.conj() * region_images(region, plane)).sum(dim=0) if fourier.images == "real" else maps[0].conj()
     return fourier.from_centred(maps * torch.where(phase == 0, 1, torch.sgn(phase)))
 
@@ -100,14 +102,19 @@ def window_correlation(region: Tensor, kernel: int, threshold: float) -> Tensor:
     return sums.unflatten(0, (2 * kernel - 1, 2 * kernel - 1)) / kernel**2
 
 
-def leading_maps(correlation: Tensor, plane: tuple[int, ...], crop: float) -> Tensor:
+def leading_maps(correlation: Tensor, plane: tuple[int, ...], crop: float, required: float = 0.0) -> Tensor:
     """Leading eigenvector `(C, H, W)` of the transform of `correlation` at each pixel, 0 where its value is small."""
     rows, columns = (_waves(n, correlation) for n in plane)
     along_rows = torch.einsum("wb,abcd->awcd", columns, correlation)
-    maps = []
+    maps, largest = [], 0.0
     for some in rows.split(ROWS_AT_ONCE):
         values, vectors = torch.linalg.eigh(torch.tensordot(some, along_rows, dims=1))
+        largest = max(largest, float(values[..., -1].max()))
         maps.append(vectors[..., -1] * (values[..., -1:] > crop))
+    if largest <= required:
+        raise ValueError(
+            f"No coil maps are determined: the largest eigenvalue is {largest:.3g}, not above {required:g}."
+        )
     return torch.cat(maps).permute(2, 0, 1).contiguous()
 
 

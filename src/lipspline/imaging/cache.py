@@ -1,4 +1,4 @@
-"""Slices that are done, kept beside the output until all are: a run that was stopped goes on where it was."""
+"""Reconstructed slices with their evidence, and a folder that keeps them, so that a stopped run can go on."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -21,7 +21,7 @@ EMPTY_NOTE = "The data of this slice are zero everywhere; its image is zero, wit
 
 @dataclass(frozen=True)
 class Slice:
-    """One reconstructed slice with its evidence; images `(h, w)` are in the scale of the denoiser."""
+    """One reconstructed slice with its evidence; images `(h, w)` are in the scale of the prior."""
 
     number: int
     image: Tensor
@@ -31,11 +31,11 @@ class Slice:
     noise: float
     quality: dict[str, float]
     direct_quality: dict[str, float]
+    misfit: DataMisfit
     run: ImageRun | None
     """How the iteration went; None for a slice whose data are zero everywhere, which is not solved."""
     certificate: ReconstructionCertificate | None
     seconds: float
-    misfit: DataMisfit | None = None
 
     @property
     def solution(self) -> Solution | None:
@@ -56,15 +56,15 @@ class Slice:
             "seconds": round(self.seconds, 3),
             "scale": self.scale,
             "noise": self.noise,
-            **({} if self.misfit is None else {"misfit": {**asdict(self.misfit), "explained": self.misfit.explained}}),
+            "misfit": {**asdict(self.misfit), "explained": self.misfit.explained},
             **self.quality,
             **({"direct": self.direct_quality} if self.direct_quality else {}),
             "certificate": json.loads(self.certificate.to_json()),
         }
 
 
-class Finished:
-    """The folder of finished slices of one run, described by `settings`; those of another run are not used."""
+class SliceCache:
+    """A folder of finished slices of one request, described by `settings`; those of another are not used."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]):
         self.folder, self.settings = folder, json.dumps(settings, sort_keys=True)
@@ -73,15 +73,15 @@ class Finished:
         """Write a slice; it exists completely or not at all."""
         tensors = {name: _as_real(getattr(done, name)) for name in ("image", "direct", "truth")}
         evidence = {
+            "misfit": asdict(done.misfit),
             "run": None if done.run is None else asdict(done.run),
             "certificate": None if done.certificate is None else asdict(done.certificate),
-            "misfit": None if done.misfit is None else asdict(done.misfit),
         }
         state = {**vars(done), **tensors, **evidence}
         write_whole(self._path(done.number), encode({"settings": self.settings, "slice": state}))
 
     def load(self, number: int) -> Slice | None:
-        """A slice of this run, or None if it is not there, damaged, or of a run with other settings."""
+        """A slice of this request, or None if it is not there, damaged, or of another request."""
         path = self._path(number)
         if not path.is_file():
             return None
@@ -94,10 +94,9 @@ class Finished:
         fields = dict(state["slice"])
         for name in ("image", "direct", "truth"):
             fields[name] = _from_real(fields[name])
+        fields["misfit"] = DataMisfit(**fields["misfit"])
         if fields["run"] is not None:
             fields["run"], fields["certificate"] = ImageRun(**fields["run"]), _certificate(fields["certificate"])
-        if fields.get("misfit") is not None:
-            fields["misfit"] = DataMisfit(**fields["misfit"])
         return Slice(**fields)
 
     def _path(self, number: int) -> Path:

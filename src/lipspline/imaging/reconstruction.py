@@ -1,0 +1,291 @@
+"""From a request to images with a certificate: slice by slice, on one process or many, resumable [eq:pnp_fbs]."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import lipspline
+from lipspline._infra import checks
+from lipspline._infra.files import write_whole
+from lipspline.formats.output import PAGE, Image, Output, versions, writer
+from lipspline.formats.volume import Volume
+from lipspline.imaging.cache import Slice, SliceCache
+from lipspline.imaging.problem import (
+    DIRECT,
+    EmptySlice,
+    Iteration,
+    Problem,
+    Scan,
+    central_problem,
+    display_scale,
+    solve_problem,
+)
+from lipspline.imaging.request import ACQUISITIONS, Acquisition, Data, Request
+from lipspline.imaging.strength import PRIOR, Auto, Strength, choose
+from lipspline.imaging.verify import describe_denoiser
+from lipspline.networks.files import checksum
+from lipspline.pnp import ReconstructionCertificate, solve_all
+from lipspline.pnp.iterate import Progress
+from lipspline.report import Case, DataMisfit, Picture, reconstruction_page
+
+Watch = Callable[[int, Progress | None], None]
+"""Called with the place of a slice in the scan after every denoiser call, and with None when the slice is done."""
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """All slices of a scan, with what is proven about them."""
+
+    request: Request
+    scan: Scan
+    strength: Strength
+    slices: tuple[Slice, ...]
+
+    @property
+    def images(self) -> Tensor:
+        """`(S, h, w)` in the unit of the data, complex where their phase is known."""
+        return torch.stack([self.scan.values(done.image, done.scale) for done in self.slices])
+
+    @property
+    def volume(self) -> Volume:
+        """The images, of complex ones the modulus, with their place in space."""
+        images = self.images
+        moduli = (images.abs() if images.is_complex() else images).float()
+        return Volume(moduli, self.scan.affine, self.scan.unit, self.scan.identity)
+
+    @property
+    def solved(self) -> list[Slice]:
+        """The slices that are not empty."""
+        return [done for done in self.slices if done.run is not None]
+
+    @property
+    def empty(self) -> list[Slice]:
+        """Slices whose data are zero everywhere, which were not solved."""
+        return [done for done in self.slices if done.run is None]
+
+    @property
+    def unsettled(self) -> list[Slice]:
+        """Slices that did not reach the tolerance."""
+        return [done for done in self.slices if done.run is not None and not done.run.converged]
+
+    @property
+    def unexplained(self) -> list[Slice]:
+        """Slices whose data misfit noise does not explain."""
+        return [done for done in self.solved if not done.misfit.explained]
+
+    @property
+    def certificates(self) -> list[ReconstructionCertificate]:
+        """What is proven about each slice that was solved."""
+        return [done.certificate for done in self.slices if done.certificate is not None]
+
+    def document(self) -> dict[str, Any]:
+        """The certificate of all slices as JSON values, with means of what was measured."""
+        means = mean([done.quality for done in self.solved])
+        direct = mean([done.direct_quality for done in self.solved])
+        chosen, asked = self.strength, self.request.prior
+        source = chosen.prior.name if asked == "auto" else str(asked)
+        return {
+            "input": self.request.source,
+            "options": self.request.options(),
+            "denoiser": describe_denoiser(
+                source, chosen.prior, chosen.denoiser, chosen.noise, chosen.range, chosen.upper
+            ),
+            "beta": {"value": chosen.beta, "chosen": chosen.chosen},
+            "versions": versions(),
+            "scan": self.scan.summary,
+            "guaranteed": all(certificate.guaranteed for certificate in self.certificates),
+            "converged": not self.unsettled,
+            "lipschitz": max(
+                getattr(certificate.setting, "denoiser", None) or 0.0 for certificate in self.certificates
+            ),
+            "misfit_explained": not self.unexplained,
+            **({"mean": means, "mean_direct": direct, "profile": "paper"} if means else {}),
+            "slices": [done.document() for done in self.slices],
+        }
+
+    def save(self, path: str | Path, *, report: bool = False, force: bool = False) -> dict[str, Any]:
+        """Write the images in the format that the name stands for, and beside them the certificate `path`.json.
+
+        Args:
+            report: write a page `path`.html too.
+            force: replace an earlier result; nothing that lipspline did not write is ever replaced.
+
+        Returns:
+            the certificate.
+        """
+        output = Output(path, page=report)
+        with output.open(self.request.files(), force=force):
+            return self.commit(output)
+
+    def report(self, path: str | Path, command: str = "") -> Path:
+        """Write a page that shows the images and the proof."""
+        write_whole(Path(path), self.page(command))
+        return Path(path)
+
+    def commit(self, output: Output, command: str = "") -> dict[str, Any]:
+        """Write into an output that is open; returns the certificate."""
+        volume = self.volume
+        checks.finite("The reconstruction", volume.slices, "Scale the data down: they exceed the range of float32.")
+        description = f"lipspline {lipspline.__version__}: plug-and-play reconstruction. {self.scan.summary}"
+        phases = self.images if self.slices[0].image.is_complex() else None
+        image, write = Image(volume, self.scan.modality, description, phases), writer(output.path, len(volume.slices))
+        makers: dict[str, Callable[[Path], object]] = {"": lambda draft: write(draft, image)}
+        if PAGE in output.endings:
+            makers[PAGE] = lambda draft: draft.write_bytes(self.page(command))
+        return output.commit({"output": str(output.path), **self.document()}, makers)
+
+    def page(self, command: str = "") -> bytes:
+        """A page of HTML with all slices that were solved."""
+        cases = [self._case(done) for done in self.solved]
+        title = Path(self.request.source).name
+        page = reconstruction_page(cases, denoiser=self.strength.denoiser, command=command, title=title)
+        return page.encode("utf-8", "backslashreplace")
+
+    def _case(self, done: Slice) -> Case:
+        return Case(
+            f"Slice {done.number}",
+            (
+                Picture(DIRECT[self.scan.modality], done.direct),
+                Picture("Plug-and-play", done.image, done.solution, seconds=done.seconds, misfit=done.misfit),
+            ),
+            reference=done.truth,
+            summary=f"{self.scan.summary}.",
+            number=done.number,
+            rescale=display_scale(self.scan, done.scale),
+        )
+
+
+def mean(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each score that every slice has.
+
+    Example:
+        >>> mean([{"psnr": 30.0, "ssim": 0.9}, {"psnr": 32.0}])
+        {'psnr': 31.0}
+    """
+    shared = [name for name in scores[0] if all(name in one for one in scores)]
+    return {name: sum(one[name] for one in scores) / len(scores) for name in shared}
+
+
+def reconstruct(
+    data: Data,
+    *,
+    acquisition: Acquisition | str = "mri",
+    prior: str | Path = "auto",
+    strength: float | Auto = "auto",
+    noise: float | Auto = "auto",
+    beta: float | Auto = "auto",
+    slices: slice = slice(None),
+    tol: float = Iteration.tol,
+    max_steps: int = Iteration.max_steps,
+    accelerate: bool = Iteration.accelerate,
+    cache: str | Path | None = None,
+    watch: Watch | None = None,
+) -> Reconstruction:
+    """Reconstruct images from k-space or sinograms, with a certificate: what the command line does [eq:pnp_fbs].
+
+    Args:
+        data: a file or folder, or an array: complex k-space `(H, W)`, `(S, H, W)` or `(S, C, H, W)`, frequency zero in
+            the middle; real sinograms `(A, D)` or `(S, A, D)`, or images to simulate them from.
+        acquisition: how they were measured: `CartesianMRI(...)`, `ParallelCT(...)`, or "mri" or "ct" for the default.
+        prior, strength, noise, beta, slices, tol, max_steps, accelerate: see `Request`.
+        cache: a folder where finished slices are kept, so that the same call goes on after it was stopped.
+        watch: is told how it goes.
+
+    Example:
+        >>> square = torch.zeros(32, 32)
+        >>> square[8:24, 8:24] = 1
+        >>> half = lipspline.CartesianMRI(acceleration=2, simulate=True)
+        >>> done = lipspline.reconstruct(square, acquisition=half, max_steps=20)
+        >>> done.images.shape, done.document()["guaranteed"]
+        (torch.Size([1, 32, 32]), True)
+    """
+    if isinstance(acquisition, str):
+        acquisition = ACQUISITIONS[checks.one_of("acquisition", acquisition, ACQUISITIONS)]()
+    request = Request(
+        data=data,
+        acquisition=acquisition,
+        prior=str(prior),
+        strength=strength,
+        noise=noise,
+        beta=beta,
+        slices=slices,
+        tol=tol,
+        max_steps=max_steps,
+        accelerate=accelerate,
+    )
+    return carry_out(request, cache=None if cache is None else Path(cache), watch=watch)
+
+
+def carry_out(
+    request: Request, scan: Scan | None = None, *, cache: Path | None = None, watch: Watch | None = None
+) -> Reconstruction:
+    """Solve every slice that a request names; under torchrun the slices are shared out.
+
+    Args:
+        scan: what the request asks for, if it was read already.
+        cache: a folder where finished slices are kept.
+        watch: is told how it goes.
+    """
+    scan = request.acquisition.scan(request.data, request.slices) if scan is None else scan
+    number, central = central_problem(scan)
+    factor = 1.0 if request.strength == "auto" else request.strength
+    strength = choose(request.prior, request.noise, request.beta, central, PRIOR * factor)
+    kept = None if cache is None else SliceCache(cache, _settings(request, scan, strength))
+    built = {number: central}
+
+    def run(i: int) -> Slice:
+        done = None if kept is None else kept.load(request.first + i)
+        if done is None:
+            done = _solve(scan, i, built.pop(i, None), request, strength, watch)
+            if kept is not None:
+                kept.keep(done)
+        if watch is not None:
+            watch(i, None)
+        return done
+
+    return Reconstruction(request, scan, strength, tuple(solve_all(run, range(scan.count))))
+
+
+def _solve(
+    scan: Scan, i: int, problem: Problem | None, request: Request, strength: Strength, watch: Watch | None
+) -> Slice:
+    begin, number = time.perf_counter(), request.first + i
+    try:
+        problem = scan.problem(i) if problem is None else problem
+    except EmptySlice as empty:
+        return Slice(number, empty.image, empty.image, None, 1.0, 0.0, {}, {}, DataMisfit(0.0, 0.0), None, None, 0.0)
+    follow = None if watch is None else partial(watch, i)
+    _, solution, _ = solve_problem(
+        strength.name, problem, strength.denoiser, strength.beta, request.iteration, progress=follow
+    )
+    return Slice(
+        number,
+        problem.image(solution.value),
+        problem.image(problem.direct),
+        problem.truth,
+        problem.scale,
+        problem.noise,
+        problem.quality(solution.value),
+        problem.quality(problem.direct),
+        problem.misfit(solution.value),
+        solution.images[0],
+        solution.certificate,
+        time.perf_counter() - begin,
+    )
+
+
+def _settings(request: Request, scan: Scan, strength: Strength) -> dict[str, Any]:
+    """All that a slice depends on, so that slices of another request are not mistaken for those of this one."""
+    return {
+        "lipspline": lipspline.__version__,
+        "request": request.fingerprint(),
+        "scan": scan.summary,
+        "beta": strength.beta,
+        "denoiser": checksum(strength.denoiser.state_dict()),
+    }

@@ -1,0 +1,301 @@
+"""What to reconstruct and how: one typed request, checked before anything is read or computed."""
+
+import hashlib
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeGuard
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lipspline._infra import checks
+from lipspline.formats import ct as ct_files
+from lipspline.formats import mri as mri_files
+from lipspline.formats.ct import Sinograms
+from lipspline.formats.kspace import Kspace, measured
+from lipspline.formats.volume import Volume
+from lipspline.imaging.ct import LARGEST, MeasuredCT, SimulatedCT
+from lipspline.imaging.mri import COILS, MeasuredMRI, SimulatedMRI, Undersampling
+from lipspline.imaging.problem import Iteration, Scan, checked_noise
+from lipspline.imaging.strength import Auto
+
+Data = str | Path | Tensor | NDArray[Any]
+ACCELERATION, ANGLES, DETECTORS = 4.0, 200, 400
+"""What a simulation takes where nothing is said."""
+KSPACE_NOISE, SINOGRAM_NOISE = 0.01, 1.0
+"""The noise that a simulation adds where nothing is said: the paper's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CartesianMRI:
+    """How k-space was measured, or is simulated from images.
+
+    Args:
+        mask: keep what this keeps, `(W,)` or `(H, W)`; an array or an npy file. What is thrown away is used to compare.
+        acceleration: or keep one column in so many, at random.
+        center: fraction of the columns, in the middle, that are all kept.
+        coils: "auto" takes the maps of the file, else estimates them by ESPIRiT, as "espirit" does; or maps, an array
+            `(C, H, W)` or `(S, C, H, W)`, or a file of them.
+        simulate: the data are images: measure them, add noise, compare.
+        data_noise: standard deviation of the noise added in a simulation; by default the paper's.
+        seed: of the random columns and the noise.
+    """
+
+    mask: Data | None = None
+    acceleration: float | None = None
+    center: float = 0.08
+    coils: Data = "auto"
+    simulate: bool = False
+    data_noise: float | None = None
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.mask is not None and self.acceleration is not None:
+            raise ValueError("mask= and acceleration= both say which columns are kept. Give one of them.")
+        if self.acceleration is not None and checks.positive("acceleration", self.acceleration) < 1:
+            raise ValueError(f"acceleration must be at least 1, but is {self.acceleration:g}.")
+        if not 0 <= self.center <= 1:
+            raise ValueError(f"center must lie between 0 and 1, but is {self.center}.")
+        _check_data_noise(self.data_noise, self.simulate)
+
+    def scan(self, data: Data, slices: slice = slice(None)) -> Scan:
+        """The slices to be reconstructed."""
+        first = slices.start or 0
+        found = mri_files.read(data, slices) if _is_path(data) else _kspace_or_images(as_tensor(data), slices)
+        mask = mri_files.read_mask(self.mask) if _is_path(self.mask) else _mask(self.mask)
+        kept = Undersampling(mask, self.acceleration or ACCELERATION, self.center, self.seed)
+        if isinstance(found, Kspace):
+            if self.simulate:
+                raise ValueError(f"{_named(data)} k-space already. Leave out simulate= and data_noise=.")
+            thinned = self.mask is not None or self.acceleration is not None
+            return MeasuredMRI(found, self._coils(), kept if thinned else None, first)
+        if not self.simulate:
+            raise ValueError(f"{_named(data)} images, not k-space. To measure and reconstruct them give simulate=True.")
+        maps = self._coils()
+        noise = KSPACE_NOISE if self.data_noise is None else self.data_noise
+        return SimulatedMRI(found, kept, noise, maps if isinstance(maps, Tensor) else None, self.seed, first)
+
+    def _coils(self) -> Literal["auto", "espirit"] | Tensor:
+        if isinstance(self.coils, str) and self.coils in COILS:
+            return "espirit" if self.coils == "espirit" else "auto"
+        if _is_path(self.coils):
+            return mri_files.read_maps(self.coils)
+        maps = as_tensor(self.coils).to(torch.complex64)
+        return maps if maps.ndim == 4 else maps[None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelCT:
+    """How sinograms of parallel beams were measured, or are simulated from images.
+
+    Args:
+        angles: how many, spread evenly over half a turn; or radians, an array or an npy file.
+        detectors: how many rays for each angle.
+        size: side of the images in pixels.
+        spacing: from detector to detector, in pixels.
+        simulate: the data are images: measure them, add noise, compare.
+        data_noise: standard deviation of the noise added in a simulation; by default the paper's.
+        seed: of the noise.
+    """
+
+    angles: int | Data | None = None
+    detectors: int | None = None
+    size: int | None = None
+    spacing: float | None = None
+    simulate: bool = False
+    data_noise: float | None = None
+    seed: int = 0
+
+    def __post_init__(self):
+        for name, least in (("angles", 1), ("detectors", 2), ("size", 2)):
+            value = getattr(self, name)
+            if isinstance(value, int) and not least <= value <= LARGEST:
+                raise ValueError(f"{name} must lie between {least} and {LARGEST}, but is {value}.")
+        if self.spacing is not None:
+            checks.positive("spacing", self.spacing)
+        if self.simulate and (self.size is not None or self.spacing is not None):
+            raise ValueError("A simulation takes the size from the images. Leave out size= and spacing=.")
+        _check_data_noise(self.data_noise, self.simulate)
+
+    def scan(self, data: Data, slices: slice = slice(None)) -> Scan:
+        """The slices to be reconstructed."""
+        first, angles = slices.start or 0, self._angles()
+        if self.simulate:
+            volume = ct_files.read(data, slices) if _is_path(data) else _images(as_tensor(data), slices)
+            noise = SINOGRAM_NOISE if self.data_noise is None else self.data_noise
+            detectors = self.detectors or DETECTORS
+            return SimulatedCT(volume, ANGLES if angles is None else angles, detectors, noise, self.seed, first)
+        if _is_path(data):
+            found = ct_files.read_sinograms(data, slices)
+        else:
+            found = Sinograms(_images(as_tensor(data), slices, "sinograms are (angles, detectors) or a stack").slices)
+        if self.detectors not in (None, found.data.shape[-1]):
+            raise ValueError(f"{_named(data)} {found.data.shape[-1]} detectors, not {self.detectors}.")
+        return MeasuredCT(found, angles, self.size, self.spacing, first)
+
+    def _angles(self) -> int | Tensor | None:
+        if self.angles is None or isinstance(self.angles, int):
+            return self.angles
+        return ct_files.read_angles(self.angles) if _is_path(self.angles) else as_tensor(self.angles).double()
+
+
+Acquisition = CartesianMRI | ParallelCT
+ACQUISITIONS: dict[str, type[CartesianMRI] | type[ParallelCT]] = {"mri": CartesianMRI, "ct": ParallelCT}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One reconstruction.
+
+    Args:
+        data: a file or folder, or an array: k-space, sinograms, or images to simulate them from.
+        acquisition: how the data were measured.
+        prior: a name in `priors.catalogue()`, a .safetensors file, or "auto" for the recommended one.
+        strength: of the regularisation, relative to what "auto" chooses: 0.5 smooths less, 2 smooths more.
+        noise: the noise level at which the prior is served, in units of 1/255; "auto" follows from the data.
+        beta: the weight β of the denoiser; "auto" follows from the data.
+        slices: which slices of the data, neighbours, numbered from 0.
+        tol, max_steps, accelerate: as for `pnp.fbs`.
+    """
+
+    data: Data
+    acquisition: Acquisition
+    prior: str = "auto"
+    strength: float | Auto = "auto"
+    noise: float | Auto = "auto"
+    beta: float | Auto = "auto"
+    slices: slice = field(default_factory=lambda: slice(None))
+    tol: float = Iteration.tol
+    max_steps: int = Iteration.max_steps
+    accelerate: bool = Iteration.accelerate
+
+    def __post_init__(self):
+        for name in ("strength", "noise"):
+            if getattr(self, name) != "auto":
+                checks.positive(name, getattr(self, name))
+        if self.beta != "auto":
+            checks.within("beta", self.beta, 0, 1)
+            if self.noise != "auto" and self.strength != "auto":
+                raise ValueError("strength= has no effect if noise= and beta= are given. Leave one of them out.")
+        checks.positive("tol", self.tol)
+        checks.at_least("max_steps", self.max_steps, 1)
+        first, last, step = self.slices.start, self.slices.stop, self.slices.step
+        if (first or 0) < 0 or step not in (None, 1) or (last is not None and last < 0):
+            raise ValueError(f"slices must be neighbours, numbered from 0, such as slice(3, 9), but is {self.slices}.")
+
+    @property
+    def first(self) -> int:
+        """Number of the first slice in its file."""
+        return self.slices.start or 0
+
+    @property
+    def iteration(self) -> Iteration:
+        """How far a slice is solved."""
+        return Iteration(self.tol, self.max_steps, self.accelerate)
+
+    @property
+    def source(self) -> str:
+        """Where the data come from, in a word."""
+        return str(self.data) if _is_path(self.data) else "array"
+
+    def files(self) -> list[Path]:
+        """All files and folders that are read."""
+        named = [self.data, *(getattr(self.acquisition, each.name) for each in fields(self.acquisition))]
+        named += [self.prior] if Path(self.prior).suffix else []
+        return [Path(value) for value in named if _is_path(value) and Path(value).exists()]
+
+    def options(self) -> dict[str, Any]:
+        """Everything but the data, as JSON values for people."""
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        given = {each.name: getattr(self.acquisition, each.name) for each in fields(self.acquisition)}
+        return {name: _shown(value) for name, value in {**given, **own}.items() if name not in ("data", "acquisition")}
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that a result depends on, as JSON values; files by size and time, arrays by their checksum."""
+        return {each.name: _fingerprint(getattr(self, each.name)) for each in fields(self)}
+
+
+def as_tensor(values: Data) -> Tensor:
+    """An array as a finite tensor in float32 or complex64."""
+    tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.ascontiguousarray(values))
+    tensor = tensor.detach().cpu().to(torch.complex64 if tensor.is_complex() else torch.float32)
+    return checks.finite("data", tensor)
+
+
+def _is_path(value: object) -> TypeGuard[str | Path]:
+    return isinstance(value, (str, Path)) and str(value) not in ("", "auto", "espirit")
+
+
+def _kspace_or_images(data: Tensor, slices: slice) -> Kspace | Volume:
+    """Complex numbers are k-space, frequency zero in the middle; real ones are images."""
+    if not data.is_complex():
+        return _images(data, slices)
+    stack = {2: lambda: data[None, None], 3: lambda: data[:, None], 4: lambda: data}
+    if data.ndim not in stack:
+        raise ValueError(
+            f"k-space is (H, W), (slices, H, W) or (slices, coils, H, W), but has shape {tuple(data.shape)}."
+        )
+    chosen = _some(stack[data.ndim](), slices)
+    if not chosen.any():
+        raise ValueError("The k-space is zero everywhere: nothing was measured.")
+    return Kspace(chosen, measured(chosen))
+
+
+def _images(data: Tensor, slices: slice, wanted: str = "images are (H, W) or (slices, H, W)") -> Volume:
+    if data.is_complex() or data.ndim not in (2, 3):
+        raise ValueError(f"The data have shape {tuple(data.shape)} and type {data.dtype}, but {wanted}, real.")
+    return Volume(_some(data if data.ndim == 3 else data[None], slices))
+
+
+def _some(stack: Tensor, slices: slice) -> Tensor:
+    if not len(stack[slices]):
+        raise ValueError(f"There are {len(stack)} slice(s), numbered from 0, and none of them is among {slices}.")
+    return stack[slices]
+
+
+def _mask(values: Data | None) -> Tensor | None:
+    return None if values is None else torch.as_tensor(values).squeeze() != 0
+
+
+def _named(data: Data) -> str:
+    return f"{data} holds" if _is_path(data) else "The array holds"
+
+
+def _check_data_noise(noise: float | None, simulate: bool) -> None:
+    if noise is None:
+        return
+    if not simulate:
+        raise ValueError("data_noise= is for simulated data. Give simulate=True too, or leave it out.")
+    checked_noise(noise)
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, slice):
+        return f"{'' if value.start is None else value.start}:{'' if value.stop is None else value.stop}"
+    if isinstance(value, (Tensor, np.ndarray)):
+        return f"array {tuple(value.shape)}"
+    return str(value) if isinstance(value, Path) else value
+
+
+def _fingerprint(value: Any) -> Any:
+    if is_dataclass(value):
+        return {each.name: _fingerprint(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, (Tensor, np.ndarray)):
+        tensor = torch.as_tensor(value).detach().cpu().contiguous()
+        return [str(tensor.dtype), list(tensor.shape), hashlib.sha256(tensor.numpy().tobytes()).hexdigest()]
+    if isinstance(value, slice):
+        return [value.start, value.stop]
+    if _is_path(value) and Path(value).exists():
+        return _state(Path(value))
+    return str(value) if isinstance(value, Path) else value
+
+
+def _state(path: Path) -> list[Any]:
+    """What tells one state of a file, or of the files in a folder, from another, without reading them."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return [
+        str(path.resolve()),
+        *([file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.exists()),
+    ]

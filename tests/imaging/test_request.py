@@ -1,0 +1,111 @@
+"""A request is checked before anything is read; arrays mean what files mean."""
+
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import sample_files
+from lipspline.imaging import CartesianMRI, MeasuredCT, MeasuredMRI, ParallelCT, Request, SimulatedCT, SimulatedMRI
+
+
+def a_request(**options) -> Request:
+    return Request(**{"data": Path("nothing.npy"), "acquisition": CartesianMRI(), **options})
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: CartesianMRI(mask="m.npy", acceleration=2), "mask= and acceleration= both say"),
+        (lambda: CartesianMRI(acceleration=0.5), "acceleration must be at least 1, but is 0.5"),
+        (lambda: CartesianMRI(acceleration=float("inf")), "acceleration must be a positive finite number"),
+        (lambda: CartesianMRI(center=float("nan")), "center must lie between 0 and 1, but is nan"),
+        (lambda: CartesianMRI(data_noise=1), "data_noise= is for simulated data"),
+        (lambda: CartesianMRI(data_noise=1e300, simulate=True), "data_noise must lie between 0 and 1e"),
+        (lambda: CartesianMRI(data_noise=float("nan"), simulate=True), "data_noise must lie between 0 and 1e"),
+        (lambda: ParallelCT(angles=0), "angles must lie between 1 and 10000, but is 0"),
+        (lambda: ParallelCT(detectors=1), "detectors must lie between 2 and 10000, but is 1"),
+        (lambda: ParallelCT(size=10**9), "size must lie between 2 and 10000"),
+        (lambda: ParallelCT(spacing=float("inf")), "spacing must be a positive finite number, but is inf"),
+        (lambda: ParallelCT(size=8, simulate=True), "Leave out size= and spacing="),
+        (lambda: a_request(beta=1.0), "beta must lie strictly between 0 and 1"),
+        (lambda: a_request(noise=0.0), "noise must be a positive finite number"),
+        (lambda: a_request(strength=-1.0), "strength must be a positive finite number"),
+        (lambda: a_request(strength=2.0, beta=0.1, noise=15.0), "strength= has no effect"),
+        (lambda: a_request(tol=float("nan")), "tol must be a positive finite number"),
+        (lambda: a_request(max_steps=0), "max_steps must be at least 1"),
+        (lambda: a_request(slices=slice(0, 9, 2)), "slices must be neighbours"),
+        (lambda: a_request(slices=slice(-2, None)), "slices must be neighbours"),
+    ],
+)
+def test_every_mistake_is_found_before_anything_is_read(make, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make()
+
+
+def test_a_request_does_not_change():
+    with pytest.raises(FrozenInstanceError):
+        a_request().beta = 0.3
+
+
+def test_arrays_and_files_give_the_same_scan(tmp_path):
+    for values, acquisition, kind in (
+        (sample_files.single_coil(), CartesianMRI(), MeasuredMRI),
+        (sample_files.multi_coil(), CartesianMRI(coils=sample_files.coil_maps()), MeasuredMRI),
+        (sample_files.images(), CartesianMRI(simulate=True), SimulatedMRI),
+        (sample_files.sinograms(), ParallelCT(), MeasuredCT),
+        (sample_files.images(), ParallelCT(simulate=True, angles=12, detectors=40), SimulatedCT),
+    ):
+        path = sample_files.write_npy(tmp_path / "data.npy", values)
+        scans = [acquisition.scan(data, slice(1, 3)) for data in (path, str(path), values, torch.from_numpy(values))]
+        assert all(isinstance(scan, kind) for scan in scans)
+        expected = scans[0].problem(1)
+        for scan in scans[1:]:
+            assert scan.summary == scans[0].summary
+            assert torch.equal(scan.problem(1).y, expected.y)
+            assert scan.problem(1).scale == expected.scale
+
+
+@pytest.mark.parametrize(
+    ("data", "acquisition", "sentence"),
+    [
+        (sample_files.images(), CartesianMRI(), "The array holds images, not k-space. .* give simulate=True"),
+        (sample_files.single_coil(), CartesianMRI(simulate=True), "The array holds k-space already"),
+        (np.zeros((2, 8, 8), np.complex64), CartesianMRI(), "zero everywhere"),
+        (np.ones((1, 1, 1, 8, 8), np.complex64), CartesianMRI(), "but has shape"),
+        (np.full((8, 8), np.nan), CartesianMRI(simulate=True), "data has 64 NaN"),
+        (sample_files.single_coil(), ParallelCT(), "but sinograms are"),
+        (sample_files.sinograms(), ParallelCT(detectors=5), "The array holds 23 detectors, not 5"),
+    ],
+)
+def test_arrays_that_cannot_be_reconstructed_are_refused(data, acquisition, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        acquisition.scan(data)
+
+
+def test_slices_that_are_not_there_are_refused():
+    with pytest.raises(ValueError, match=r"There are 3 slice\(s\)"):
+        CartesianMRI().scan(sample_files.single_coil(), slice(3, 5))
+
+
+def test_files_are_told_apart_by_their_state_and_arrays_by_their_content(tmp_path):
+    path = sample_files.write_npy(tmp_path / "k.npy", sample_files.single_coil())
+    before = a_request(data=path).fingerprint()
+    assert a_request(data=path).fingerprint() == before
+    sample_files.write_npy(path, sample_files.single_coil()[:2])
+    assert a_request(data=path).fingerprint() != before
+    ones, twos = np.ones((8, 8), np.complex64), 2 * np.ones((8, 8), np.complex64)
+    assert a_request(data=ones).fingerprint() == a_request(data=ones.copy()).fingerprint()
+    assert a_request(data=ones).fingerprint() != a_request(data=twos).fingerprint()
+
+
+def test_all_files_that_are_read_are_listed(tmp_path):
+    names = ("k.npy", "mask.npy", "maps.npy", "net.safetensors")
+    for name in names:
+        (tmp_path / name).touch()
+    acquisition = CartesianMRI(mask=tmp_path / "mask.npy", coils=str(tmp_path / "maps.npy"))
+    request = a_request(data=tmp_path / "k.npy", acquisition=acquisition, prior=str(tmp_path / "net.safetensors"))
+    assert {path.name for path in request.files()} == set(names)
+    assert a_request().files() == []
