@@ -36,6 +36,8 @@ from lipspline.report import Case, DataMisfit, Picture, reconstruction_page
 
 Watch = Callable[[int, Progress | None], None]
 """Called with the place of a slice in the scan after every denoiser call, and with None when the slice is done."""
+AUTOMATIC = "lls"
+"""The prior that "auto" stands for."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +237,8 @@ def carry_out(
     scan = request.acquisition.scan(request.data, request.slices) if scan is None else scan
     number, central = central_problem(scan)
     factor = 1.0 if request.strength == "auto" else request.strength
-    strength = choose(request.prior, request.noise, request.beta, central, PRIOR * factor)
+    prior = AUTOMATIC if request.prior == "auto" else request.prior
+    strength = choose(prior, request.noise, request.beta, central, PRIOR * factor)
     kept = None if cache is None else SliceCache(cache, _settings(request, scan, strength))
     built = {number: central}
 
