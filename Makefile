@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/installed
 KERNELS := $(wildcard src/lipspline/kernels/*.c src/lipspline/kernels/*.h)
 JOBS ?= 2
 
-.PHONY: demo test test-slow lint types check bench bugs fuzz docs clean
+.PHONY: demo test test-slow lint types check bench bugs fuzz hunt docs clean
 
 demo: $(INSTALLED)            ## reconstruct an MRI and a CT scan, with a report
 	$(BIN)/lipspline demo
@@ -31,6 +31,9 @@ bench: $(INSTALLED)           ## costs as ratios, measured side by side; needs a
 
 fuzz: $(INSTALLED)            ## damage 2,000 files of every format and see the command line stay calm
 	$(BIN)/python tests/fuzz.py --count 2000
+
+hunt: $(INSTALLED)            ## certify 100,000 random and tampered networks, and look for one above its bound
+	$(BIN)/python tests/certification/hunt.py 100000
 
 docs: $(INSTALLED)            ## the site, in site/: runs the gallery; a warning is an error
 	$(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs site

@@ -4,7 +4,6 @@ A rule knows the `forward` of a class. Hooks, methods replaced on an instance an
 a module run something else, and are refused here. Parametrized weights are evaluated as `forward` does it.
 """
 
-import inspect
 import math
 import sys
 import types
@@ -79,7 +78,7 @@ def _check_instance(module: nn.Module, kind: type[nn.Module]) -> None:
         if name == "_compiled_call_impl" and value is not None:
             if getattr(value, "_torchdynamo_orig_callable", None) != module._call_impl:
                 raise ValueError("has a _compiled_call_impl that module.compile() did not make.")
-        elif isinstance(inspect.getattr_static(kind, name, None), _Methods):
+        elif isinstance(_of_class(kind, name), _Methods):
             raise ValueError(
                 f"has a {name} that was set on the instance, and certify knows only that of its class "
                 f"{kind.__name__}. Make it a class and register a rule for it."
@@ -101,13 +100,14 @@ def _check_mode(module: nn.Module) -> None:
 def _is_sequential(kind: type[nn.Module]) -> bool:
     """Whether a class is nn.Sequential, or ours for inference, in all that decides what it runs."""
     return any(
-        issubclass(kind, row)
-        and all(
-            inspect.getattr_static(kind, name, None) is inspect.getattr_static(row, name, None)
-            for name in _DECIDES_WHAT_RUNS
-        )
+        issubclass(kind, row) and all(_of_class(kind, name) is _of_class(row, name) for name in _DECIDES_WHAT_RUNS)
         for row in (nn.Sequential, InferenceSequential)
     )
+
+
+def _of_class(kind: type, name: str) -> object:
+    """What a class, or the first of its bases that has it, holds under a name; no descriptor is asked."""
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
 
 
 def row(module: nn.Sequential) -> Iterator[tuple[str, nn.Module]]:

@@ -317,7 +317,6 @@ def _module(step: Affine | nn.Module) -> nn.Module:
     """A layer of its own for a step."""
     if not isinstance(step, Affine):
         return copy.deepcopy(step)
-    layer = nn.Linear(step.weight.shape[1], step.weight.shape[0], dtype=torch.float64)
-    layer.weight.copy_(step.weight)
-    layer.bias.copy_(step.bias)
+    layer = nn.Linear(*reversed(step.weight.shape), dtype=torch.float64, device="meta")  # takes no random numbers
+    layer.load_state_dict({"weight": step.weight, "bias": step.bias}, assign=True)
     return layer

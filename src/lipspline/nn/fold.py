@@ -115,9 +115,12 @@ def _as_run(parametrization: ParametrizationList, name: str, module: nn.Module) 
 def _only_value(trial: ParametrizationList) -> Tensor | None:
     """What a copy of a parametrization gives each time, or None if there is more than one value or a state changes."""
     before = [tensor.clone() for tensor in (*trial.parameters(), *trial.buffers())]
-    first = trial()
-    with torch.enable_grad():
-        second = trial().detach()
+    try:
+        first = trial()
+        with torch.enable_grad():
+            second = trial().detach()
+    except Exception as error:
+        raise ValueError(f"A parametrization cannot be evaluated ({type(error).__name__}: {error}).") from error
     after = [*trial.parameters(), *trial.buffers()]
     same_state = len(before) == len(after) and all(_equal(x, y) for x, y in zip(before, after, strict=True))
     return first if same_state and _equal(first, second) else None
