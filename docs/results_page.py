@@ -18,6 +18,7 @@ HEADER = """# Results
 Runs really made, from the files in `results/`; made by `python docs/results_page.py`. Each says which command made it.
 `paper` is what is printed there.
 """
+JUDGEMENTS = {True: "holds", False: "does not hold", None: "too short to judge"}
 SOURCES = """## Whose images the figures show
 
 Changed: undersampled, projected, made noisy, reconstructed, denoised. TCIA is The Cancer Imaging Archive.
@@ -54,14 +55,12 @@ def experiment(document: Mapping[str, Any], pictures: Sequence[str] = ()) -> str
     command = f"lipspline reproduce {document['recipe']} --scale {document['scale']}{seed}"
     parts = [
         f"## {document['title']}, {document['scale']} scale",
-        f"`{command}`: {_duration(document['seconds'])} of computing on {document['machine']}, finished "
+        f"`{command}`: {_duration(document['seconds'])} on {document['machine']}, finished "
         f"{document['finished']} (lipspline {document['version']}, torch {document['torch']}).",
         *(comparison(table) for table in document["tables"]),
     ]
     if document["claims"]:
-        rows = [
-            (c["claim"], "holds" if c["holds"] else "does not hold", c["evidence"]) for c in document["claims"].values()
-        ]
+        rows = [(c["claim"], JUDGEMENTS[c["holds"]], c["evidence"]) for c in document["claims"].values()]
         parts.append(_table(("claim of the paper", "here", "evidence"), rows))
     if document["differs_from_paper"]:
         rows = [
@@ -121,7 +120,9 @@ def _short(setting: Any) -> str:
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    if not seconds:
+        return "not timed,"
+    return f"{f'{seconds:.0f} s' if seconds < 120 else f'{seconds / 60:.0f} min'} of computing"
 
 
 if __name__ == "__main__":

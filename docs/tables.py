@@ -79,7 +79,7 @@ def claims(experiments: list[dict]) -> str:
     for document in experiments:
         verdicts = [claim["holds"] for claim in document["claims"].values()]
         seconds = document["seconds"]
-        cost = f"{seconds / 60:.0f} core-minutes" if seconds >= 120 else f"{seconds:.0f} core-seconds"
+        cost = f"{seconds / 60:.0f} core-minutes" if seconds >= 120 else f"{seconds:.0f} s" if seconds else "not timed"
         held = f"{sum(verdicts)} of {len(verdicts)}"
         lines.append(f"| `{document['recipe']} --scale {document['scale']}` | {document['title']} | {held} | {cost} |")
     return "\n".join(lines) + "\n"

@@ -3,12 +3,15 @@
 import json
 import subprocess
 import sys
+import tomllib
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from lipspline import cli
 from lipspline.paper.recipe import shipped
+from lipspline.training import own_images
 
 
 @pytest.fixture
@@ -70,6 +73,12 @@ def test_a_tensorboard_that_is_broken_does_not_stop_a_training(tiny, monkeypatch
         ("reproduce none.toml", "There is no file none.toml."),
         ("train tiny.toml --scale smoke", "has 2 trainings and it does not say which"),
         ("reproduce fig-1d --scale big", "scale must be one of"),
+        ("train denoiser-lls-5", "takes about 75 min on two cores. To start it, name the scale: --scale laptop."),
+        ("reproduce table-ct", "table-ct at the scale laptop takes about 110 min on two cores. To start it, name"),
+        ("train tiny.toml --noise 5", "tiny.toml is a recipe, not a folder: --noise has no meaning for it."),
+        ("train . --scale paper", ". is a folder of images: --scale has no meaning for it."),
+        ("train . --noise 5", "needs the noise level and the file to write: --out my.safetensors."),
+        ("train . --noise 5 --out my.safetensors", "The folder . holds no image."),
         ("reproduce wgan-mnist --scale smoke --data nowhere", "The data folder nowhere (data) does not exist"),
     ],
 )
@@ -79,6 +88,29 @@ def test_a_mistake_is_one_sentence_and_exit_code_two(command, sentence, monkeypa
         cli.main()
     assert stop.value.code == 2
     assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_a_recipe_finally_is_can_be_shown():
+    text = CliRunner().invoke(cli.app, ["train", "denoiser-lls-5", "--show"]).stdout
+    assert tomllib.loads(text)["laptop"]["training"]["lr"] == 1.5e-3
+    document = CliRunner().invoke(cli.app, ["train", "denoiser-lls-5", "--show", "--json"]).stdout
+    assert json.loads(document) == tomllib.loads(text)
+
+
+def test_a_folder_of_images_becomes_a_denoiser(tmp_path, monkeypatch):
+    for name, value in {"CHANNELS": 4, "DEPTH": 2, "BATCH": 2}.items():
+        monkeypatch.setattr(own_images, name, value)
+    pixels = np.random.default_rng(0)
+    for number in range(3):
+        np.save(tmp_path / f"{number}.npy", pixels.integers(0, 256, (64, 64), dtype=np.uint8))
+    out = tmp_path / "my.safetensors"
+    command = ["train", str(tmp_path), "--noise", "10", "--out", str(out), "--steps", "2", "--json"]
+    for _ in range(2):  # the second time it is finished
+        done = CliRunner().invoke(cli.app, command)
+        assert done.exit_code == 0, done.stderr
+        document = json.loads(done.stdout)
+        assert (document["noise"], document["range"], document["file"]) == (10, [0, 1], str(out))
+        assert document["certificate"] <= 1
 
 
 def test_the_list_is_there_without_a_recipe():

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from lipspline.paper.run import Run, machine, pick, reproduce, run_job
+from lipspline._infra import files
+from lipspline.paper.experiment import Judgement, Verdict
+from lipspline.paper.run import Run, chain, machine, minutes_left, pick, reproduce, run_job, train
 from paper import toy
 from paper.toy import silent
 
@@ -20,14 +22,14 @@ def test_results_hold_numbers_claims_differences_and_the_class_of_machine(tmp_pa
     assert document == results.document
     assert document["jobs"]["square-3"] == {"seconds": 0.5, "square": 9}
     assert document["seconds"] == 1.0
-    assert document["claims"]["grow"] == {"claim": "squares grow", "holds": True, "evidence": "they do"}
+    assert document["claims"]["grow"] == {"claim": "squares grow", "holds": None, "evidence": "they do"}
     assert document["differs_from_paper"] == {"numbers": [[1], [1, 2]]}
     assert document["tables"][0]["paper"] == {"all": {"square-3": [9.0]}}
     assert document["machine"] == machine()
     assert {"version", "torch", "threads", "seed", "settings"} <= document.keys()
     assert "curve" not in json.dumps(document)
     assert (tmp_path / "results" / "figures" / "toy-smoke-plot.png").stat().st_size > 1000
-    assert "[holds] squares grow: they do" in results.text
+    assert "[too short to judge] squares grow: they do" in results.text
     assert "numbers: [1] (paper: [1, 2])" in results.text
 
 
@@ -45,7 +47,7 @@ def test_jobs_that_are_done_are_not_run_again(tmp_path):
 
 def test_an_outcome_of_another_configuration_is_refused_by_name(tmp_path):
     reproduce(Run(toy.recipe(numbers=(3,)), tmp_path), silent)
-    with pytest.raises(ValueError, match=r"another configuration: pause was 0.0 and is 0.25. Choose another --out"):
+    with pytest.raises(ValueError, match=r"another configuration: pause was 0.0 and is 0.25. Choose another folder"):
         reproduce(Run(toy.recipe(numbers=(3,), pause=0.25), tmp_path), silent)
 
 
@@ -83,7 +85,7 @@ def test_the_job_of_a_recipe_is_picked_by_name_or_because_it_is_the_only_one(tmp
     assert pick(run, "square-4").number == 4
     assert pick(Run(toy.recipe(numbers=(5,)), tmp_path), None).number == 5
     with pytest.raises(
-        ValueError, match=r"has 2 trainings and it does not say which\. Name one with --job: square-3, square-4"
+        ValueError, match=r"has 2 trainings and it does not say which\. Name one as job: square-3, square-4"
     ):
         pick(run, None)
     with pytest.raises(ValueError, match="'square-9' is none of them"):
@@ -121,7 +123,7 @@ def test_a_damaged_outcome_is_named_with_the_way_out(tmp_path):
 def test_a_job_that_needs_another_says_which(tmp_path):
     experiment = replace(toy.EXPERIMENT, needs=lambda job: ("first",))
     run = Run(replace(toy.recipe(numbers=(3,)), experiment=experiment), tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"square-3 needs the outcome of first, .*--job first"):
+    with pytest.raises(FileNotFoundError, match=r"square-3 needs the outcome of first, .*Run it first"):
         run_job(run, run.jobs()[0], lambda record: None)
 
 
@@ -133,3 +135,37 @@ def test_outcomes_know_the_folder_they_are_in_now(tmp_path):
     outcome = run_job(moved, moved.jobs()[0], lambda record: None)
     assert outcome.folder == moved.folder / "square-3"
     assert "before" not in moved.outcome("square-3").read_text()
+
+
+def test_the_smoke_scale_is_too_short_to_judge_trainings_but_not_proofs():
+    assert [Verdict(holds, "").judgement("laptop") for holds in (True, False)] == [Judgement.HOLDS, Judgement.FAILS]
+    assert Verdict(True, "").judgement("smoke") is Judgement.TOO_SHORT
+    assert Verdict(True, "", of_training=False).judgement("smoke") is Judgement.HOLDS
+    assert Verdict(False, "", of_training=False).judgement("smoke") is Judgement.FAILS
+
+
+def test_training_a_job_runs_what_it_needs_first_and_nothing_twice(tmp_path):
+    run = Run(toy.recipe(numbers=(1, 2, 3)), tmp_path)
+    assert [job.name for _, job in chain(run, pick(run, "square-2"))] == ["square-1", "square-2"]
+    for _ in range(2):
+        train(run, pick(run, "square-2"), silent)
+    assert toy.ran(run.folder) == ["square-1", "square-2"]
+
+
+def test_training_what_another_process_trains_is_one_sentence(tmp_path):
+    run = Run(toy.recipe(numbers=(3,)), tmp_path)
+    (job,) = run.jobs()
+    with (
+        files.locked(run.folder / "square-3.lock", "it"),
+        pytest.raises(BlockingIOError, match=r"The training square-3 in .* is being written by another lipspline"),
+    ):
+        train(run, job, silent)
+    assert train(run, job, silent).numbers == {"square": 9}
+
+
+def test_the_time_that_is_left_is_the_part_of_the_jobs_that_are_not_done(tmp_path):
+    run = Run(toy.recipe(numbers=(3, 4)), tmp_path)
+    both = [(run, job) for job in run.jobs()]
+    assert minutes_left(both) == 1.0
+    run_job(run, pick(run, "square-3"), lambda record: None)
+    assert minutes_left(both) == 0.5

@@ -4,9 +4,13 @@ import pytest
 import torch
 from torch import nn
 
+from lipspline.kernels.total_variation import prox_total_variation
 from lipspline.nn import LinearSpline, conv2d
 from lipspline.training import Player
+from lipspline.training.loop import Plan, fit
+from lipspline.training.optim import cosine
 from lipspline.training.slopes import clip_slopes, learn_coefficients, learn_slopes, slope_parameters
+from lipspline.training.tasks import Minimize
 
 
 def network(**options) -> nn.Sequential:
@@ -88,3 +92,73 @@ def test_a_slope_on_the_border_comes_back():
     model(x).sum().backward()
     assert slopes.grad is not None
     assert (slopes.grad.abs() > 0).float().mean() > 0.9
+
+
+# The proximal step of TV²
+
+
+def test_the_proximal_step_is_the_one_in_the_metric_of_adam():
+    """[eq:optim_network]: after two steps of Adam, by the formula."""
+    plain, ours = network(), network()
+    weight, rate = 0.03, 0.1
+    for model, prox in ((plain, 0.0), (ours, weight)):
+        learn_slopes(model)
+        optimizer = Player(model, lr=1e-3, slopes=rate, tv2_prox=prox).optimizer()
+        _, _, slopes = next(slope_parameters(model))
+        with torch.no_grad():
+            slopes.uniform_(-0.5, 0.5, generator=torch.Generator().manual_seed(1))
+        first = torch.randn(slopes.shape, generator=torch.Generator().manual_seed(2))
+        slopes.grad = first.clone()
+        optimizer.step()
+    before, after = (next(slope_parameters(model))[2].detach() for model in (plain, ours))
+    metric = first.abs() + 1e-8  # after one step the root of the bias-corrected mean square
+    expected = prox_total_variation(before, rate * weight, metric).clamp(-1, 1)
+    torch.testing.assert_close(after, expected, atol=1e-6, rtol=1e-5)
+    assert not torch.equal(after, before)
+
+
+def test_without_splines_that_learn_slopes_there_is_nothing_to_merge():
+    with pytest.raises(ValueError, match="tv2_prox needs splines that learn slopes, but there are none"):
+        Player(network(), lr=1e-3, tv2_prox=1e-4).optimizer()
+
+
+def test_slopes_that_merge_are_not_averaged():
+    model = network()
+    learn_slopes(model)
+    _, _, slopes = next(slope_parameters(model))
+    count = len(list(model.parameters()))
+    assert len(Player(model, lr=1e-3).averaged()) == count
+    averaged = Player(model, lr=1e-3, tv2_prox=1e-4).averaged()
+    assert len(averaged) == count - 1
+    assert all(parameter is not slopes for parameter in averaged)
+
+
+def fitted(*, prox: bool) -> tuple[float, int, int]:
+    """A spline with 16 regions fits noisy samples of a function that has two: error, regions, and visible regions."""
+    stream = torch.Generator().manual_seed(0)
+    x = torch.linspace(-1, 1, 161).unsqueeze(1)
+    truth = 0.8 * x.abs()
+    y = truth + 0.02 * torch.randn(x.shape, generator=stream)
+    spline = LinearSpline(1, regions=16, radius=1.0, init="zero", learn_scale=False)
+    learn_slopes(spline)
+    with torch.no_grad():
+        _, mean, _ = next(slope_parameters(spline))
+        mean.fill_(0.4)
+
+    def loss(step: int) -> torch.Tensor:
+        return (spline(x) - y).square().mean()
+
+    task = Minimize(spline, 0.1, loss, dict, tv2_weight=5e-4, slopes=0.05, tv2_prox=prox)
+    fit(task, Plan(400, schedule=cosine))
+    slopes = next(slope_parameters(spline))[2].detach()[0]
+    regions, visible = (int((slopes.diff().abs() > tol).sum()) + 1 for tol in (0.0, 1e-3))
+    return (spline(x) - truth).square().mean().item(), regions, visible
+
+
+def test_the_proximal_step_merges_regions_exactly_where_the_subgradient_leaves_them_apart():
+    """[eq:control_knots]: the same objective, the same error; but the regions are really fewer."""
+    error, regions, visible = fitted(prox=True)
+    rival_error, rival_regions, _ = fitted(prox=False)
+    assert regions == visible <= 4
+    assert rival_regions >= 12
+    assert error == pytest.approx(rival_error, rel=0.1)

@@ -11,7 +11,9 @@ Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max
 Threads = Annotated[int, typer.Option(help="Threads to use; 0 leaves torch's choice.", min=0)]
 Data = Annotated[Path | None, typer.Option(help="The data folder; LIPSPLINE_DATA if not given.")]
 OutFolder = Annotated[Path, typer.Option(help="Holds runs/ (to go on after a stop) and results/.")]
-ScaleOption = Annotated[str, typer.Option(help="smoke (seconds), laptop, or paper (the published protocol).")]
+ScaleOption = Annotated[
+    str | None, typer.Option(help="smoke (seconds), laptop (the default), or paper (the published protocol: days).")
+]
 
 
 def start(seed: int, threads: int) -> None:

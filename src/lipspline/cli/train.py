@@ -1,6 +1,7 @@
 """`lipspline train`."""
 
 import json as jsonlib
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -8,34 +9,164 @@ from typing import Annotated
 import typer
 
 from lipspline._infra.memory import keep_memory
-from lipspline.cli.options import Data, Json, OutFolder, ScaleOption, Seed, Threads, start
-from lipspline.cli.output import err, show
+from lipspline.cli.options import Data, Json, ScaleOption, Seed, Threads, start
+from lipspline.cli.output import err, out, show
+
+HOUR = 60.0  # minutes
+
+
+@dataclass(frozen=True)
+class _OwnJob:
+    """A training on a folder of images, as the progress bar sees it."""
+
+    name: str
+    steps: int
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="A recipe of your own (TOML), or the name of a shipped one.")],
+    what: Annotated[
+        str,
+        typer.Argument(help="A folder of your images; or a recipe of your own (TOML), or the name of a shipped one."),
+    ],
+    noise: Annotated[
+        float | None, typer.Option(help="For a folder of images: the noise level to remove, 15 for 15/255.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--out", help="The .safetensors file; of a recipe, the folder that holds runs/.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="For a folder of images: how long; 4000 if not given.")] = None,
     job: Annotated[str | None, typer.Option(help="Which training of the recipe, if it has several.")] = None,
-    scale: ScaleOption = "paper",
+    scale: ScaleOption = None,
+    whole: Annotated[bool, typer.Option("--show", help="Print what the recipe finally is, and stop.")] = False,
     data: Data = None,
-    out: OutFolder = Path(),
     json: Json = False,
     seed: Seed = 0,
     threads: Threads = 0,
 ) -> None:
-    """Train one configuration of a recipe; started again it goes on. Under torchrun all processes train together.
+    """Train a denoiser on a folder of your images, or one configuration of a recipe; started again it goes on.
 
-    Where tensorboard is installed, the folder of the training can be watched with it, learned activations included.
+    A recipe is trained at the scale laptop, which gives what ships, and with it what it starts from. Where tensorboard
+    is installed, the folder of its training can be watched with it. Under torchrun all processes train together.
     """
-    from lipspline._infra import ranks
-    from lipspline.paper.recipe import load
-    from lipspline.paper.run import Run, pick, progress, run_job
-
     start(seed, threads)
     keep_memory()
-    run = Run(load(recipe, scale), out, data, seed)
+    if Path(what).is_dir():
+        _reject(f"{what} is a folder of images", job=job, scale=scale, show=whole or None, data=data)
+        _own_images(Path(what), noise, output, steps, seed, json)
+        return
+    _reject(f"{what} is a recipe, not a folder", noise=noise, steps=steps)
+    if whole:
+        _show_recipe(what, json)
+        return
+    _recipe(what, job, scale, data, output or Path(), seed, json)
+
+
+def asked_to_start(what: str, minutes: float, scale: str | None) -> None:
+    """Say how long something takes; what takes more than an hour starts only if its scale was named.
+
+    Raises:
+        ValueError: it takes more than an hour, and nobody has named the scale.
+    """
+    from lipspline.paper.recipe import duration_text
+
+    if minutes > HOUR and scale is None:
+        raise ValueError(
+            f"{what} takes about {duration_text(minutes)} on two cores. To start it, name the scale: --scale laptop."
+        )
+    if minutes:
+        err.print(f"{what}: about {duration_text(minutes)} on two cores.", markup=False, highlight=False)
+
+
+def _reject(why: str, **options: object) -> None:
+    """Refuse options that have no meaning here."""
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(f"{why}: --{name} has no meaning for it.")
+
+
+def _own_images(
+    folder: Path, noise: float | None, output: Path | None, steps: int | None, seed: int, json: bool
+) -> None:
+    from lipspline._infra import ranks
+    from lipspline.paper.recipe import duration_text
+    from lipspline.paper.run import progress
+    from lipspline.training.own_images import STEPS, OwnImages
+
+    if noise is None or output is None:
+        missing = "--noise 15" if noise is None else "--out my.safetensors"
+        raise ValueError(f"Training on the images of {folder} needs the noise level and the file to write: {missing}.")
+    training = OwnImages(folder, output, noise, STEPS if steps is None else steps, seed)
+    with ranks.session():
+        if not training.finished():
+            counts = [len(images) for images in training.images]
+            _say(f"{counts[0]} images to train on, {counts[1]} to validate on (a fixed choice).")
+            minutes = training.estimate() / 60
+            if minutes > HOUR and steps is None:
+                raise ValueError(
+                    f"{STEPS} steps take about {duration_text(minutes)} on this machine. To start them, name them: "
+                    f"--steps {STEPS}, or fewer."
+                )
+            _say(
+                f"{training.steps} steps, about {duration_text(minutes)} left. Ctrl-C stops; the same command goes on."
+            )
+        with progress([_OwnJob(output.name, training.steps)], err) as watch:
+            provenance = training.run([watch(_OwnJob(output.name, training.steps))])
+        if ranks.is_main():
+            _show_trained(output, provenance, json)
+
+
+def _show_trained(path: Path, provenance: dict, json: bool) -> None:
+    from lipspline.networks.files import load
+
+    certificate, scores = load(path).certificate, provenance["scores"]["validation"]
+    assert certificate is not None
+    document = {"file": str(path), "certificate": certificate.upper, **provenance}
+    text = (
+        f"{path}: a denoiser for noise {provenance['noise']:g}/255 on gray values in [0, 1], proved to be "
+        f"{certificate.upper:.9g}-Lipschitz.\n"
+        f"Validation images: {scores['psnr']:.2f} dB (noisy: {scores['noisy_psnr']:.2f} dB).\n"
+        f"Use it: lipspline denoise IN OUT --model {path}"
+    )
+    show(document, text, json)
+
+
+def _say(text: str) -> None:
+    from lipspline._infra import ranks
+
+    if ranks.is_main():
+        err.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_recipe(what: str, json: bool) -> None:
+    import tomllib
+
+    from lipspline.paper.recipe import load, whole_text
+
+    load(what)  # a mistake in it is a sentence
+    text = whole_text(what)
+    if json:
+        print(jsonlib.dumps(tomllib.loads(text), indent=2))
+    else:
+        out.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _recipe(
+    what: str, job: str | None, scale: str | None, data: Path | None, output: Path, seed: int, json: bool
+) -> None:
+    from lipspline._infra import ranks
+    from lipspline.paper.recipe import load
+    from lipspline.paper.run import Run, chain, minutes_left, pick, progress
+    from lipspline.paper.run import train as train_job
+
+    run = Run(load(what, scale or "laptop"), output, data, seed)
     chosen = pick(run, job)
-    with ranks.session(), progress([chosen], err) as watch:
-        outcome = run_job(run, chosen, watch(chosen), tensorboard=find_spec("tensorboard") is not None)
+    trainings = chain(run, chosen)
+    names = ", then ".join(f"{each.recipe.name} {one.name}" for each, one in trainings)
+    with ranks.session():
+        if ranks.is_main():
+            asked_to_start(f"{names} at the scale {run.recipe.scale}", minutes_left(trainings), scale)
+        with progress([one for _, one in trainings], err) as watch:
+            outcome = train_job(run, chosen, watch, tensorboard=find_spec("tensorboard") is not None)
         if ranks.is_main():
             document = {"job": chosen.name, "folder": str(run.folder / chosen.name), **outcome.numbers}
             show(document, jsonlib.dumps(document, indent=2), json)

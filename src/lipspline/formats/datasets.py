@@ -93,6 +93,11 @@ def read_folder(folder: str | Path, most: int | None = None) -> list[NamedImage]
     Args:
         most: read only the first so many. Hidden files do not count.
     """
+    return [NamedImage(path.stem, read_gray(path)) for path in image_files(folder)[:most]]
+
+
+def image_files(folder: str | Path) -> list[Path]:
+    """The image files of a folder, sorted by name. Hidden files do not count."""
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no image folder {folder}.")
@@ -101,10 +106,11 @@ def read_folder(folder: str | Path, most: int | None = None) -> list[NamedImage]
     )
     if not files:
         raise FileNotFoundError(f"The folder {folder} holds no image. Formats: {', '.join(pictures.IMAGE_ENDINGS)}.")
-    return [NamedImage(path.stem, _gray8(path)) for path in files[:most]]
+    return files
 
 
-def _gray8(path: Path) -> NDArray[np.uint8]:
+def read_gray(path: Path) -> NDArray[np.uint8]:
+    """One image as 8-bit gray."""
     image = pictures.read(path)
     if image.dtype == np.uint8 and image.ndim == 2:
         return image.astype(np.uint8, copy=False)

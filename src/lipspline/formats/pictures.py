@@ -128,6 +128,16 @@ def _read_png(path: Path) -> Array:
     return image.astype(np.uint16) if sixteen_bit else image
 
 
+def _read_jpeg(path: Path) -> Array:
+    pillow = checks.require("PIL.Image", "images", "Reading JPEG files")
+    turn = checks.require("PIL.ImageOps", "images", "Reading JPEG files").exif_transpose
+    with pillow.open(path, formats=("JPEG",)) as picture:
+        width, height = picture.size
+        affordable(path, (height, width, 4), 8, "a picture")
+        picture = turn(picture)
+        return np.asarray(picture if picture.mode == "L" else picture.convert("RGB"))
+
+
 def _read_tiff(path: Path) -> Array:
     with _tiff(path) as file:
         if len(file.pages) > 1:
@@ -282,7 +292,14 @@ ORIENTATIONS = {
 }
 """Numbers of the tag "Orientation": whether rows are columns, then whether to turn up and down, left and right."""
 
-_READERS = {".png": _read_png, ".tif": _read_tiff, ".tiff": _read_tiff, ".npy": _read_npy}
+_READERS = {
+    ".png": _read_png,
+    ".tif": _read_tiff,
+    ".tiff": _read_tiff,
+    ".npy": _read_npy,
+    ".jpg": _read_jpeg,
+    ".jpeg": _read_jpeg,
+}
 _ENCODERS = {".png": png.encode, ".tif": _encode_tiff, ".tiff": _encode_tiff, ".npy": _encode_npy}
 IMAGE_ENDINGS = tuple(_READERS)
 

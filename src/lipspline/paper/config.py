@@ -119,10 +119,23 @@ def differences(ours: Any, theirs: Any, name: str = "") -> dict[str, tuple[Any, 
     return {} if ours == theirs else {name: (ours, theirs)}
 
 
+def added_later(default: Any) -> Any:
+    """A field that settings did not have from the start: JSON names it only where it is not its default.
+
+    So what was trained before the field was there is still found to be of the same configuration.
+    """
+    return dataclasses.field(default=default, metadata={"added_later": True})
+
+
 def to_json(value: Any) -> Any:
     """Dataclasses, mappings and tuples as JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        found = {field.name: (field, getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {
+            name: to_json(item)
+            for name, (field, item) in found.items()
+            if not (field.metadata.get("added_later") and item == field.default)
+        }
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

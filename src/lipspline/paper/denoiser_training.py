@@ -15,7 +15,7 @@ from lipspline.networks.complexity import effective_regions
 from lipspline.networks.files import load, save
 from lipspline.networks.inference import plain
 from lipspline.networks.rescale import rescale_
-from lipspline.paper.config import Amount, Count, Positive, to_json
+from lipspline.paper.config import Amount, Count, Positive, added_later, to_json
 from lipspline.paper.experiment import Context, Outcome
 from lipspline.paper.networks import Activation, check_options
 from lipspline.training.checkpoint import decode, encode
@@ -102,6 +102,7 @@ class DenoiserTraining:
         validate_every: steps between two looks at the validation images.
         slopes: learn the slopes of splines, with this learning rate, instead of their coefficients.
         rotations: turn orthonormal matrices by at most this angle in a step, instead of moving their entries.
+        tv2_prox: minimise TV² by its proximal step, so that slopes merge exactly, instead of its subgradient.
     """
 
     steps: Count
@@ -114,6 +115,11 @@ class DenoiserTraining:
     validate_every: Count
     slopes: Positive | None = None
     rotations: Positive | None = None
+    tv2_prox: bool = added_later(False)
+
+    def __post_init__(self):
+        if self.tv2_prox and self.slopes is None:
+            raise ValueError("tv2_prox is a step in the slopes of splines: give slopes, their learning rate.")
 
     def plan(self, steps: int) -> Plan:
         """What the training loop is told."""
@@ -157,6 +163,12 @@ def needs(job: DenoiserJob) -> tuple[str, ...]:
     return (start.job,) if start is not None and not start.recipe else ()
 
 
+def elsewhere(job: DenoiserJob) -> tuple[tuple[str, str], ...]:
+    """The training of another recipe that this one starts from."""
+    start = job.spec.start
+    return ((start.recipe, start.job),) if start is not None and start.recipe else ()
+
+
 def run(job: DenoiserJob, context: Context) -> Outcome:
     """Train a denoiser, score it as ordinary layers, and write these with certificate, scores and provenance."""
     model = job.spec.build(context.seed)
@@ -191,6 +203,7 @@ def train(model: Network, job: DenoiserJob, context: Context) -> Fit:
         tv2_weight=job.spec.tv2_weight,
         slopes=SLOPES if training.slopes is None else training.slopes,
         rotations=training.rotations,
+        tv2_prox=training.tv2_prox and job.spec.tv2_weight > 0,
         seed=context.seed,
     )
     plan = training.plan(job.steps)

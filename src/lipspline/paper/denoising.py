@@ -1,5 +1,6 @@
 """Denoisers with each activation and λ: their scores [table:performance], their linear regions [table:nbr_knots]."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from lipspline.paper.denoiser_training import (
     DenoiserSpec,
     DenoiserTraining,
     complexity,
+    elsewhere,
     job_name,
     needs,
     run,
@@ -145,7 +147,7 @@ def _too_sparse(settings: DenoisingSettings, psnr: PsnrByNoise) -> Verdict:
 
 
 DENOISING = Experiment(
-    DenoisingSettings, ("lls-best", "relu-worst", "too-sparse", "certified"), jobs, run, report, needs
+    DenoisingSettings, ("lls-best", "relu-worst", "too-sparse", "certified"), jobs, run, report, needs, elsewhere
 )
 
 
@@ -209,6 +211,7 @@ def region_jobs(settings: RegionsSettings) -> list[RegionsJob]:
 
 def count_regions(job: RegionsJob, context: Context) -> Outcome:
     """Count the regions of a trained denoiser, merge its slopes, and score what is left."""
+    begin = time.perf_counter()
     model = load(trained_weights(context.sibling(job.denoisers), job.denoisers, job.name))
     assert model.certificate is not None
     validation, test = (_noisy(name, job, context) for name in ("set12", "bsd68"))
@@ -224,7 +227,7 @@ def count_regions(job: RegionsJob, context: Context) -> Outcome:
         "merged_regions": after["regions"],
         "certificate": after["certificate"],
     }
-    return Outcome(numbers, 0.0)
+    return Outcome(numbers, time.perf_counter() - begin)
 
 
 def choose_tolerance(

@@ -4,6 +4,7 @@ import logging
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -134,12 +135,32 @@ class Expectation:
     claims: dict[str, str] = field(default_factory=dict)
 
 
+class Judgement(StrEnum):
+    """What can be said of a claim of the paper."""
+
+    HOLDS = "holds"
+    FAILS = "does not hold"
+    TOO_SHORT = "too short to judge"
+    """The trainings are those of the smoke scale, which shows that everything runs and nothing else."""
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a claim holds in our numbers, and the numbers that say so."""
+    """Whether a claim holds in our numbers, and the numbers that say so.
+
+    Args:
+        of_training: whether the claim speaks of trained networks; proofs hold for untrained ones too.
+    """
 
     holds: bool
     evidence: str
+    of_training: bool = True
+
+    def judgement(self, scale: str) -> Judgement:
+        """What a run at this scale says of the claim."""
+        if scale == "smoke" and self.of_training:
+            return Judgement.TOO_SHORT
+        return Judgement.HOLDS if self.holds else Judgement.FAILS
 
 
 @dataclass(frozen=True)
@@ -156,6 +177,11 @@ def needs_nothing(job: Job) -> tuple[str, ...]:
     return ()
 
 
+def starts_nowhere(job: Job) -> tuple[tuple[str, str], ...]:
+    """Jobs that need no other recipe."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Experiment:
     """The parts of an experiment.
@@ -167,6 +193,7 @@ class Experiment:
         run: run one job; started again in the same folder, it goes on where it was.
         report: say what the outcomes, by job name, amount to beside what the paper publishes.
         needs: the names of the jobs that must be done before a job.
+        elsewhere: those of other recipes, as (recipe, job).
     """
 
     settings: type
@@ -175,6 +202,7 @@ class Experiment:
     run: Callable[[Any, Context], Outcome]
     report: Callable[[Any, Mapping[str, Outcome], Expectation], Report]
     needs: Callable[[Any], tuple[str, ...]] = needs_nothing
+    elsewhere: Callable[[Any], tuple[tuple[str, str], ...]] = starts_nowhere
 
 
 def spread(values: Sequence[float]) -> Value:
@@ -190,7 +218,7 @@ def spread(values: Sequence[float]) -> Value:
 def all_certified(outcomes: Mapping[str, Outcome]) -> Verdict:
     """Whether every network is proved to be 1-Lipschitz, but for rounding."""
     largest = max(outcome.numbers["certificate"] for outcome in outcomes.values())
-    return Verdict(largest <= 1 + 1e-5, f"largest certificate {largest:.9f}")
+    return Verdict(largest <= 1 + 1e-5, f"largest certificate {largest:.9f}", of_training=False)
 
 
 def _text(value: Value | None, digits: str) -> str:

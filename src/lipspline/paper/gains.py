@@ -255,7 +255,7 @@ def _certified(found: Found) -> Verdict:
     good = sum(image["guaranteed"] and image["converged"] for image in solved)
     calls = max(image["denoiser_calls"] for image in solved)
     text = f"{good} of {len(solved)} reconstructions, at most {calls} denoiser calls; largest certificate {bound:.9f}"
-    return Verdict(good == len(solved) and bound <= 1, text)
+    return Verdict(good == len(solved) and bound <= 1, text, of_training=False)
 
 
 def _not_compared(found: Found) -> Verdict:

@@ -188,17 +188,19 @@ def listing_text() -> str:
     """The listing as a table."""
     rows = [["recipe", *SCALES, "what"]]
     for name, entry in listing().items():
-        rows.append([name, *(_duration(entry["minutes"][scale]) for scale in SCALES), entry["title"]])
+        rows.append([name, *(duration_text(entry["minutes"][scale]) for scale in SCALES), entry["title"]])
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     lines = ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[4]]) for row in rows]
-    return "\n".join([*lines, "", "Times are for two cores without a GPU."])
+    return "\n".join(
+        [*lines, "", "Times are for two cores without a GPU: measured, but those of the paper scale estimated."]
+    )
 
 
-def _duration(minutes: float) -> str:
+def duration_text(minutes: float) -> str:
     """A rough time in the unit that suits it.
 
     Example:
-        >>> _duration(0.1), _duration(45), _duration(600), _duration(14400)
+        >>> duration_text(0.1), duration_text(45), duration_text(600), duration_text(14400)
         ('6 s', '45 min', '10 h', '10 days')
     """
     if minutes < 1:

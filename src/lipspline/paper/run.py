@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -16,12 +16,12 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lipspline._infra import ranks
+from lipspline._infra import files, ranks
 from lipspline._infra.files import write_whole
 from lipspline.paper import config
 from lipspline.paper.config import to_json
-from lipspline.paper.experiment import Context, Job, Outcome, Report
-from lipspline.paper.recipe import Recipe
+from lipspline.paper.experiment import Context, Job, Judgement, Outcome, Report, Verdict
+from lipspline.paper.recipe import Recipe, load
 from lipspline.training.log import Observer, Record
 from lipspline.training.loop import Diverged
 
@@ -140,16 +140,52 @@ def _attempt(run: Run, job: Job, watch: JobWatch) -> Outcome | None:
 @contextmanager
 def _claimed(path: Path) -> Iterator[bool]:
     """Whether this process holds the lock `path`; the system gives it back when a process ends, however it ends."""
-    import fcntl  # not on every system
-
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+    try:
+        descriptor = files.lock(path, path.stem)
+    except BlockingIOError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def train(run: Run, job: Job, watch: JobWatch, *, tensorboard: bool = False) -> Outcome:
+    """Run one job, and before it those that it starts from, here or in other recipes; keeps those that are done.
+
+    Raises:
+        BlockingIOError: another process is at it.
+    """
+    outcome = None
+    for of, each in chain(run, job):
+        lock = of.folder / f"{each.name}.lock"
+        what = f"The training {each.name} in {of.folder}"
+        with files.locked(lock, what) if ranks.is_main() else nullcontext():
+            outcome = run_job(of, each, watch(each), tensorboard=tensorboard)
+    assert outcome is not None
+    return outcome
+
+
+def chain(run: Run, job: Job) -> list[tuple[Run, Any]]:
+    """The jobs that must be done before a job, each with its run, and the job itself."""
+    experiment = run.recipe.experiment
+    before = [step for name in experiment.needs(job) for step in chain(run, pick(run, name))]
+    for recipe, name in experiment.elsewhere(job):
+        other = replace(run, recipe=load(recipe, run.recipe.scale))
+        before += chain(other, pick(other, name))
+    return [*before, (run, job)]
+
+
+def minutes_left(steps: Sequence[tuple[Run, Any]]) -> float:
+    """About how many minutes jobs take on two cores, those that are done not counted: their part of their recipes."""
+    total = 0.0
+    for run, job in steps:
+        if not run.outcome(job.name).is_file():
+            total += run.recipe.minutes * job.steps / sum(each.steps for each in run.jobs())
+    return total
 
 
 @contextmanager
@@ -180,8 +216,7 @@ def pick(run: Run, name: str | None) -> Any:
     if name not in jobs:
         asked = "it does not say which" if name is None else f"{name!r} is none of them"
         raise ValueError(
-            f"The recipe {run.recipe.name} has {len(jobs)} trainings and {asked}. Name one with --job: "
-            f"{', '.join(jobs)}."
+            f"The recipe {run.recipe.name} has {len(jobs)} trainings and {asked}. Name one as job: {', '.join(jobs)}."
         )
     return jobs[name]
 
@@ -196,7 +231,7 @@ def run_job(run: Run, job: Job, observe: Observer, *, tensorboard: bool = False)
         if not run.outcome(name).is_file():
             raise FileNotFoundError(
                 f"The job {job.name} needs the outcome of {name}, but there is no file {run.outcome(name)}. Run it "
-                f"first: --job {name}"
+                f"first."
             )
     folder = run.folder / job.name
     context = Context(folder, run.data, run.seed, observe, run.sibling, tensorboard)
@@ -238,7 +273,7 @@ def _kept(path: Path, identity: Mapping[str, Any]) -> Outcome:
         name, (now, then) = next(iter(changed.items()))
         raise ValueError(
             f"{path} holds the outcome of another configuration: {name} was {then!r} and is {now!r}. "
-            f"Choose another --out, or remove this file and the folder beside it to run it again."
+            f"Choose another folder, or remove this file and the folder beside it to run it again."
         )
     return Outcome(**kept)
 
@@ -261,9 +296,7 @@ def _document(run: Run, outcomes: Mapping[str, Outcome], report: Report) -> dict
             {"title": table.title, "rows": table.corner, "ours": to_json(table.ours), "paper": to_json(table.paper)}
             for table in report.tables
         ],
-        "claims": {
-            name: {"claim": claim, **to_json(report.verdicts[name])} for name, claim in recipe.expect.claims.items()
-        },
+        "claims": {name: _claim(claim, report.verdicts[name], recipe) for name, claim in recipe.expect.claims.items()},
         "settings": to_json(recipe.settings),
         "jobs": {name: {"seconds": round(outcome.seconds, 1), **outcome.numbers} for name, outcome in outcomes.items()},
     }
@@ -273,8 +306,14 @@ def _claims(recipe: Recipe, report: Report) -> list[str]:
     lines = []
     for name, claim in recipe.expect.claims.items():
         verdict = report.verdicts[name]
-        lines.append(f"  [{'holds' if verdict.holds else 'does not hold'}] {claim}: {verdict.evidence}")
+        lines.append(f"  [{verdict.judgement(recipe.scale)}] {claim}: {verdict.evidence}")
     return lines
+
+
+def _claim(claim: str, verdict: Verdict, recipe: Recipe) -> dict[str, Any]:
+    """A claim in the document; `holds` is null where the run is too short to judge it."""
+    judged = verdict.judgement(recipe.scale) is not Judgement.TOO_SHORT
+    return {"claim": claim, "holds": verdict.holds if judged else None, "evidence": verdict.evidence}
 
 
 def _write(path: Path, document: Any) -> Path:

@@ -259,7 +259,7 @@ def _verdicts(estimates: Any, errors: Any, outcomes: Mapping[str, Outcome]) -> d
     above, missed = max(gaps, default=0.0), max(best, default=0.0)
     return {
         "relu-lowest": relu_lowest(estimates),
-        "below-truth": Verdict(above <= 1e-4, f"largest estimate minus truth {above:.1e}"),
+        "below-truth": Verdict(above <= 1e-4, f"largest estimate minus truth {above:.1e}", of_training=False),
         "best-within-5-percent": Verdict(missed <= 0.05, f"largest error of a best estimate {missed:.2%}"),
         "certified": all_certified(outcomes),
     }

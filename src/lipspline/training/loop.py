@@ -4,7 +4,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,7 +118,7 @@ class _Run:
         self.modules = {name: player.module for name, player in task.players.items()}
         self.optimizers = {name: player.optimizer() for name, player in task.players.items()}
         self.parameters = {name: _trained(module) for name, module in self.modules.items()}
-        self.average = _average(self.parameters, plan.average)
+        self.average = _average(task.players.values(), plan.average)
         self.window = _Window()
         self.step, self.seconds = 0, 0.0
         self.checkpoints = Checkpoints(folder) if folder is not None else None
@@ -317,8 +317,8 @@ def _assign(targets: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         target.copy_(value)
 
 
-def _average(parameters: Mapping[str, list[Tensor]], decay: float | None) -> WeightAverage | None:
-    return WeightAverage([p for group in parameters.values() for p in group], decay) if decay is not None else None
+def _average(players: Iterable[Player], decay: float | None) -> WeightAverage | None:
+    return WeightAverage([p for player in players for p in player.averaged()], decay) if decay is not None else None
 
 
 @dataclass

@@ -22,7 +22,7 @@ from lipspline.functional.matrices import Method, orthonormalize
 from lipspline.nn import LinearSpline
 from lipspline.nn.convolutions import OrthogonalConvolution
 from lipspline.nn.matrices import Orthonormal
-from lipspline.training.slopes import clip_slopes, slope_parameters
+from lipspline.training.slopes import clip_slopes, prox_tv2, slope_parameters
 
 SCALES, COEFFICIENTS = 4, 40
 """What the learning rate of the weights is divided by, in the paper."""
@@ -97,6 +97,8 @@ class Player:
         coefficients: what `lr` is divided by for the coefficients of splines.
         slopes: the learning rate of slopes that `learn_slopes` made parameters; they are clipped after each step.
         rotations: the angle by which orthonormal matrices turn in a step; without it Adam moves them too.
+        tv2_prox: λ of [eq:optim_network], if TV² is minimised by its proximal step after each step of Adam, which needs
+            splines that learn slopes; then slopes merge exactly. 0 if it is part of the loss, or not there.
     """
 
     module: nn.Module
@@ -105,6 +107,7 @@ class Player:
     coefficients: float = COEFFICIENTS
     slopes: float = SLOPES
     rotations: float | None = None
+    tv2_prox: float = 0.0
 
     def optimizer(self) -> torch.optim.Adam:
         """Adam over the groups of `param_groups`, with rotations if wanted; each has its own rate as `initial_lr`."""
@@ -114,8 +117,21 @@ class Player:
         kind = torch.optim.Adam if self.rotations is None else Rotating
         optimizer = kind(groups, lr=self.lr, betas=self.betas, fused=True)
         if any(slope_parameters(self.module)):
-            optimizer.register_step_post_hook(lambda *_: clip_slopes(self.module))
+            optimizer.register_step_post_hook(lambda *_: self._constrain(optimizer))
+        elif self.tv2_prox:
+            raise ValueError("tv2_prox needs splines that learn slopes, but there are none: call learn_slopes first.")
         return optimizer
+
+    def averaged(self) -> list[Tensor]:
+        """The parameters of which a moving average makes sense: an average of slopes that merged is not merged."""
+        kept = {slopes for _, _, slopes in slope_parameters(self.module)} if self.tv2_prox else set()
+        return [p for p in self.module.parameters() if p.requires_grad and p not in kept]
+
+    def _constrain(self, optimizer: torch.optim.Adam) -> None:
+        """What follows a step: slopes merge, and stay in their interval."""
+        if self.tv2_prox:
+            prox_tv2(self.module, optimizer, self.tv2_prox)
+        clip_slopes(self.module)
 
     def groups(self) -> list[dict[str, Any]]:
         """The parameters with their learning rates."""

@@ -4,6 +4,9 @@ A slope is a difference of coefficients, so a gradient that asks all slopes of a
 knot but the outer two, and an optimizer that moves coefficients takes very long to follow it. A slope that leaves its
 interval moreover loses its gradient for good. Neither happens to slopes that are parameters themselves and are clipped
 after each step, which is SplineProj of the spline they stand for [prop:splineproj].
+
+In slopes TV² is a total variation [sec:tv2]. Its subgradient brings slopes near each other; its proximal step, which is
+computed exactly (`prox_tv2`), makes them equal, so that regions really merge while a network is trained.
 """
 
 from collections.abc import Iterator
@@ -13,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.nn.utils import parametrize
 
+from lipspline.kernels.total_variation import prox_total_variation
 from lipspline.nn import LinearSpline
 
 
@@ -66,6 +70,29 @@ def clip_slopes(model: nn.Module) -> None:
     """Bring slopes that left their interval back to its border."""
     for spline, _, slopes in slope_parameters(model):
         slopes.clamp_(*spline.slope)
+
+
+@torch.no_grad()
+def prox_tv2(model: nn.Module, adam: torch.optim.Adam, weight: float) -> None:
+    r"""The proximal step of `weight` times TV² [eq:optim_network] that belongs to the step Adam has just made.
+
+    Adam moves a slope by :math:`η m_i / d_i` with :math:`d_i = \sqrt{v_i} + ε`, a gradient step in the metric
+    :math:`d / η`. In this metric the new slopes become
+
+    .. math:: \arg\min_u \sum_i \frac{d_i}{2η} (u_i - s_i)^2 + λ \sum_i |u_{i+1} - u_i|
+
+    so that where the iteration rests, :math:`0 \in \nabla f + λ\, \partial\mathrm{TV}`. A slope that no input has
+    reached has no weight of its own, and joins its neighbours. Clipping afterwards gives the proximal map of TV² and
+    the interval together.
+    """
+    slopes = {parameter for _, _, parameter in slope_parameters(model)}
+    for group in adam.param_groups:
+        for parameter in slopes.intersection(group["params"]):
+            state = adam.state[parameter]
+            if "exp_avg_sq" in state:
+                mean_square = state["exp_avg_sq"] / (1 - group["betas"][1] ** float(state["step"]))
+                metric = mean_square.sqrt() + group["eps"]
+                parameter.copy_(prox_total_variation(parameter, group["lr"] * weight, metric))
 
 
 def _learns_slopes(spline: LinearSpline) -> bool:

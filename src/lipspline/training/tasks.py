@@ -31,6 +31,7 @@ class Minimize:
         score: the metrics of the model as it is.
         tv2_weight: λ.
         coefficients, slopes, rotations: as for `Player`.
+        tv2_prox: minimise TV² by its proximal step instead of its subgradient; splines must learn slopes.
     """
 
     model: nn.Module
@@ -41,14 +42,15 @@ class Minimize:
     coefficients: float = COEFFICIENTS
     slopes: float = SLOPES
     rotations: float | None = None
+    tv2_prox: bool = False
 
     @property
     def players(self) -> Mapping[str, Player]:
         rates = {"coefficients": self.coefficients, "slopes": self.slopes, "rotations": self.rotations}
-        return {"model": Player(self.model, self.lr, **rates)}
+        return {"model": Player(self.model, self.lr, **rates, tv2_prox=self.tv2_weight if self.tv2_prox else 0.0)}
 
     def updates(self, step: int) -> Iterator[tuple[str, Tensor]]:
-        yield "model", regularized(self.loss(step), self.model, self.tv2_weight)
+        yield "model", regularized(self.loss(step), self.model, 0.0 if self.tv2_prox else self.tv2_weight)
 
     def evaluate(self) -> Mapping[str, float]:
         return self.score()
@@ -131,6 +133,7 @@ def denoising(
     coefficients: float = COEFFICIENTS,
     slopes: float = SLOPES,
     rotations: float | None = None,
+    tv2_prox: bool = False,
     seed: int = 0,
 ) -> Minimize:
     """Remove white noise from patches: the mean squared error to the clean ones [sec:exp_pnp].
@@ -139,6 +142,7 @@ def denoising(
         noise: standard deviation for values in [0, 1], such as 15 / 255; drawn anew in every step.
         batch: patches a step, over all processes.
         coefficients, slopes, rotations: as for `Player`.
+        tv2_prox: as for `Minimize`.
     """
     device = next(model.parameters()).device
     rows = ranks.rows(batch)
@@ -152,7 +156,7 @@ def denoising(
     def score() -> Mapping[str, float]:
         return mean_quality(lambda noisy: model(noisy.to(device)).cpu(), validation)
 
-    return Minimize(model, lr, loss, score, tv2_weight, coefficients, slopes, rotations)
+    return Minimize(model, lr, loss, score, tv2_weight, coefficients, slopes, rotations, tv2_prox)
 
 
 @torch.no_grad()

@@ -1,0 +1,90 @@
+r"""The proximal map of the total variation of numbers in a row, exactly.
+
+.. math:: \mathrm{prox}(y) = \arg\min_u \sum_i \frac{d_i}{2} (u_i - y_i)^2 + w \sum_i |u_{i+1} - u_i|
+
+In slope coordinates TV² of a linear spline is the total variation of its slopes [sec:tv2], so that this is its proximal
+map. It is found by dynamic programming in a time proportional to the length; numbers that are merged are equal to the
+last bit. C and Python do the same operations in the same order.
+"""
+
+from ctypes import c_int, c_int64, c_void_p
+
+import torch
+from torch import Tensor
+
+from lipspline.kernels import native
+from lipspline.kernels.choice import implementation
+
+_SYMBOL = "lipspline_total_variation"
+_ARGUMENTS = [*[c_void_p] * 3, *[c_int64] * 2, c_void_p, c_int]
+
+
+@torch.no_grad()
+def prox_total_variation(y: Tensor, weight: float | Tensor, precision: Tensor | None = None) -> Tensor:
+    """The proximal map of `weight` times the total variation along the last dimension.
+
+    Args:
+        y: `(..., n)`.
+        weight: w >= 0, a number or one a row, `(...)`.
+        precision: d > 0, `(..., n)`; all 1 if not given.
+
+    Returns:
+        A new tensor like y, computed in float64; without derivatives.
+
+    Example:
+        >>> prox_total_variation(torch.tensor([0.0, 4.0, 4.2, 1.0]), weight=0.5)
+        tensor([0.5000, 3.6000, 3.6000, 1.5000])
+    """
+    d = torch.ones_like(y) if precision is None else precision
+    if d.shape != y.shape:
+        raise ValueError(f"precision must have the shape of y, {tuple(y.shape)}, but has {tuple(d.shape)}.")
+    w = torch.as_tensor(weight, dtype=torch.float64, device=y.device).expand(y.shape[:-1])
+    if not y.numel():
+        return y.clone()
+    if not bool((w >= 0).all()) or not bool((d > 0).all()):
+        raise ValueError("weight must not be negative, and precision must be positive everywhere.")
+    rows = y.reshape(-1, y.shape[-1])
+    arguments = (t.cpu().double().contiguous() for t in (rows, d.reshape(rows.shape), w.reshape(-1)))
+    return _evaluate(*arguments, in_c=implementation(y.cpu()) == "c").to(y).view(y.shape)
+
+
+def _evaluate(y: Tensor, d: Tensor, w: Tensor, in_c: bool) -> Tensor:
+    function = getattr(native.library, _SYMBOL, None) if in_c else None
+    if function is None:  # as well for a library that was built before this kernel was written
+        rows = zip(y.tolist(), d.tolist(), w.tolist(), strict=True)
+        return torch.tensor([_row(*row) for row in rows], dtype=torch.float64)
+    function.argtypes, function.restype = _ARGUMENTS, c_int
+    u = torch.empty_like(y)
+    native.run(
+        _SYMBOL, y.data_ptr(), d.data_ptr(), w.data_ptr(), len(y), y.shape[1], u.data_ptr(), native.threads()
+    )  # fmt: skip
+    return u
+
+
+def _row(y: list[float], d: list[float], w: float) -> list[float]:
+    """One row, in Python; see total_variation.c for the idea. A knot is (place, change of slope, change of offset)."""
+    if not w > 0:
+        return y
+    low, high, knots = [], [], []
+    for i in range(len(y) - 1):
+        edge = w if i else 0.0
+        slope, offset = d[i], -edge - d[i] * y[i]
+        while knots and slope * knots[0][0] + offset < -w:
+            _, more, further = knots.pop(0)
+            slope, offset = slope + more, offset + further
+        low.append((-w - offset) / slope)
+        begin = (low[i], slope, offset + w)
+        slope, offset = d[i], edge - d[i] * y[i]
+        while knots and slope * knots[-1][0] + offset > w:
+            _, more, further = knots.pop()
+            slope, offset = slope - more, offset - further
+        high.append(max((w - offset) / slope, low[i]))
+        knots = [begin, *knots, (high[i], -slope, w - offset)]
+    slope, offset = d[-1], -(w if len(y) > 1 else 0.0) - d[-1] * y[-1]
+    while knots and slope * knots[0][0] + offset < 0:
+        _, more, further = knots.pop(0)
+        slope, offset = slope + more, offset + further
+    u = [-offset / slope]
+    for bottom, top in zip(reversed(low), reversed(high), strict=True):
+        u.append(bottom if u[-1] < bottom else top if u[-1] > top else u[-1])
+    return u[::-1]
