@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lipspline.kernels import native
-from lipspline.kernels.choice import implementation
+from lipspline.kernels.dispatch import implementation
 
 _SYMBOL = "lipspline_total_variation"
 _ARGUMENTS = [*[c_void_p] * 3, *[c_int64] * 2, c_void_p, c_int]
@@ -55,9 +55,9 @@ def _evaluate(y: Tensor, d: Tensor, w: Tensor, in_c: bool) -> Tensor:
         return torch.tensor([_row(*row) for row in rows], dtype=torch.float64)
     function.argtypes, function.restype = _ARGUMENTS, c_int
     u = torch.empty_like(y)
-    native.run(
-        _SYMBOL, y.data_ptr(), d.data_ptr(), w.data_ptr(), len(y), y.shape[1], u.data_ptr(), native.threads()
-    )  # fmt: skip
+    pointers = [tensor.data_ptr() for tensor in (y, d, w)]
+    if function(*pointers, len(y), y.shape[1], u.data_ptr(), native.threads()):
+        raise MemoryError("prox_total_variation could not allocate its scratch memory.")
     return u
 
 
