@@ -21,12 +21,12 @@ def gradients(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 def pairs() -> dict[str, tuple[nn.Module, nn.Module]]:
     """Textbook and library, with the same parameters."""
     torch.manual_seed(0)
-    spline, learned = textbook.Spline(4), LinearSpline(4)
+    spline, learned = textbook.TextbookSpline(4), LinearSpline(4)
     spline.coefficients.add_(0.02 * torch.randn(4, 51))
     spline.scale.copy_(0.5 + torch.rand(4))
     learned.coefficients.copy_(spline.coefficients)
     learned.log_scale.copy_(spline.scale.log())
-    reflection, householder = textbook.Householder(4), Householder(4)
+    reflection, householder = textbook.TextbookHouseholder(4), Householder(4)
     (parameter,) = householder.parameters()
     angle = parameter.reshape(-1)
     if parameter.shape == reflection.v.shape:
@@ -35,7 +35,7 @@ def pairs() -> dict[str, tuple[nn.Module, nn.Module]]:
         reflection.v.copy_(torch.stack([angle.cos(), angle.sin()], dim=-1))
     return {
         "spline": (spline, learned),
-        "GroupSort": (textbook.GroupSort(2), GroupSort(2)),
+        "GroupSort": (textbook.TextbookGroupSort(2), GroupSort(2)),
         "Householder": (reflection, householder),
     }
 

@@ -1,11 +1,24 @@
 """Clocks measure what they say."""
 
+import os
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from lipspline.benchmarks import timing
-from lipspline.benchmarks.timing import Ratios, Stopwatch, compare, inference, training_step, whole, within_network
+from lipspline.benchmarks.timing import (
+    Ratios,
+    Stopwatch,
+    compare,
+    inference,
+    isolated,
+    training_step,
+    whole,
+    within_network,
+)
 
 
 class Clock:
@@ -98,3 +111,16 @@ def test_ratios_are_printed_with_their_unit():
     assert str(Ratios("Cost", "ReLU", {"ReLU": 1.0, "spline": 1.25})) == (
         "Cost (in ReLU)\n  ReLU       1.000\n  spline     1.250"
     )
+
+
+def number(function: Callable[[], int]) -> Callable[[], float]:
+    return lambda: float(function())
+
+
+def test_each_case_has_a_process_of_its_own_with_the_threads_of_this_one():
+    makers = {"first": partial(number, os.getpid), "second": partial(number, os.getpid)}
+    with isolated({**makers, "threads": partial(number, torch.get_num_threads)}) as cases:
+        first, second = cases["first"](), cases["second"]()
+        assert len({first, second, float(os.getpid())}) == 3
+        assert cases["first"]() == first
+        assert cases["threads"]() == torch.get_num_threads()

@@ -10,13 +10,13 @@ from torch import nn
 
 from lipspline._infra.memory import keep_memory
 from lipspline.benchmarks import textbook
-from lipspline.benchmarks.isolation import isolated
 from lipspline.benchmarks.timing import (
-    Case,
     Ratios,
     Stopwatch,
+    TimedCase,
     compare,
     inference,
+    isolated,
     training_step,
     whole,
     within_network,
@@ -38,14 +38,14 @@ SHAPE = (16, 64, 40, 40)
 ACTIVATIONS: dict[str, Callable[[int], nn.Module]] = {
     "ReLU": lambda channels: nn.ReLU(),
     "LinearSpline, 51 coefficients": LinearSpline,
-    "spline, textbook": textbook.Spline,
+    "spline, textbook": textbook.TextbookSpline,
     "AbsoluteValue": lambda channels: AbsoluteValue(),
     "LipschitzPReLU": LipschitzPReLU,
     "MaxMin": lambda channels: MaxMin(),
     "GroupSort(2)": lambda channels: GroupSort(2),
-    "GroupSort(2), textbook": lambda channels: textbook.GroupSort(2),
+    "GroupSort(2), textbook": lambda channels: textbook.TextbookGroupSort(2),
     "Householder": Householder,
-    "Householder, textbook": textbook.Householder,
+    "Householder, textbook": textbook.TextbookHouseholder,
 }
 
 
@@ -56,7 +56,7 @@ def activations() -> Iterator[Ratios]:
         yield compare(title, cases, repeats=11, warmup=3)
 
 
-def _activation_in_network(name: str) -> Case:
+def _activation_in_network(name: str) -> TimedCase:
     return within_network(_network(ACTIVATIONS[name]), 0.1 * torch.randn(SHAPE[0], 1, *SHAPE[2:]))
 
 
@@ -96,7 +96,7 @@ def scaling() -> Iterator[Ratios]:
     torch.set_num_threads(threads)
 
 
-def _pair(channels: int, x: torch.Tensor) -> dict[str, Case]:
+def _pair(channels: int, x: torch.Tensor) -> dict[str, TimedCase]:
     return {"ReLU": training_step(nn.ReLU(), x), "LinearSpline": training_step(LinearSpline(channels), x)}
 
 
@@ -129,7 +129,7 @@ def orthonormal() -> Iterator[Ratios]:
         yield compare(f"Orthonormal weight {'x'.join(map(str, shape))}", cases, repeats=7)
 
 
-def _matrix_step(function: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...]) -> Case:
+def _matrix_step(function: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...]) -> TimedCase:
     generator = torch.Generator().manual_seed(0)
     w = torch.randn(shape, generator=generator).requires_grad_()
     g = torch.randn(shape, generator=generator)
@@ -143,9 +143,9 @@ def _matrix_step(function: Callable[[torch.Tensor], torch.Tensor], shape: tuple[
 
 def training() -> Iterator[Ratios]:
     """A whole training step of the paper's denoiser against the same step with Conv2d and ReLU."""
-    textbook_model = nn.Sequential(nn.Conv2d(1, 64, 3, padding=1), textbook.Spline(64))
+    textbook_model = nn.Sequential(nn.Conv2d(1, 64, 3, padding=1), textbook.TextbookSpline(64))
     for _ in range(6):
-        textbook_model.extend([textbook.BCOPConv2d(64, 3), textbook.Spline(64)])
+        textbook_model.extend([textbook.BCOPConv2d(64, 3), textbook.TextbookSpline(64)])
     textbook_model.append(nn.Conv2d(64, 1, 3, padding=1))
     models: dict[str, nn.Module] = {
         "Conv2d and ReLU": denoiser("relu", folded=True),
@@ -172,7 +172,7 @@ def denoising() -> Iterator[Ratios]:
     yield compare("The denoiser on an image of 320x320", cases, repeats=15)
 
 
-def _denoiser_step(model: nn.Module, clean: torch.Tensor) -> Case:
+def _denoiser_step(model: nn.Module, clean: torch.Tensor) -> TimedCase:
     model = copy.deepcopy(model).train().requires_grad_()
     optimizer = torch.optim.Adam(param_groups(model, lr=1e-4))
 
@@ -221,7 +221,7 @@ def _sine(count: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, torch.sin(7 * torch.pi * x) / (7 * torch.pi)
 
 
-def _task_step(task: Minimize) -> Case:
+def _task_step(task: Minimize) -> TimedCase:
     """What the training loop does in a step, without schedule, logs and checkpoints."""
     optimizer = task.players["model"].optimizer()
     steps = itertools.count()

@@ -40,7 +40,7 @@ class _SplineGather(torch.autograd.Function):
         return gx, gc.view_as(c), None
 
 
-class Spline(nn.Module):
+class TextbookSpline(nn.Module):
     """A 1-Lipschitz linear spline per channel with a scale, evaluated by gathers [sec:deepspline, sec:methods]."""
 
     def __init__(self, channels: int, regions: int = 50, radius: float = 0.1):
@@ -55,7 +55,7 @@ class Spline(nn.Module):
         return _SplineGather.apply(x * scale, c, self.step) / scale  # type: ignore[operator]
 
 
-class GroupSort(nn.Module):
+class TextbookGroupSort(nn.Module):
     """Sort groups of channels with torch.sort."""
 
     def __init__(self, size: int):
@@ -67,7 +67,7 @@ class GroupSort(nn.Module):
         return groups.sort(dim=2).values.flatten(1, 2)
 
 
-class Householder(nn.Module):
+class TextbookHouseholder(nn.Module):
     """The two cases of the Householder activation, by torch.where."""
 
     def __init__(self, channels: int):

@@ -1,15 +1,18 @@
 """Interleaved timing: every repeat runs every case once, so that slow moments of the machine hit all alike."""
 
 import gc
+import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 
 import torch
 from torch import Tensor, nn
 
-Case = Callable[[], float]
+TimedCase = Callable[[], float]
 """Does something once and returns the seconds that what is measured took."""
 
 
@@ -27,7 +30,7 @@ class Ratios:
         return "\n".join([*lines, *(f"  {name:<{width}}  {value:8.3f}" for name, value in self.values.items())])
 
 
-def medians(cases: Mapping[str, Case], repeats: int, warmup: int = 5) -> dict[str, float]:
+def medians(cases: Mapping[str, TimedCase], repeats: int, warmup: int = 5) -> dict[str, float]:
     """Median seconds of each case over interleaved repeats."""
     times: dict[str, list[float]] = {name: [] for name in cases}
     for repeat in range(-warmup, repeats):
@@ -38,7 +41,7 @@ def medians(cases: Mapping[str, Case], repeats: int, warmup: int = 5) -> dict[st
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def compare(title: str, cases: Mapping[str, Case], repeats: int = 51, warmup: int = 5) -> Ratios:
+def compare(title: str, cases: Mapping[str, TimedCase], repeats: int = 51, warmup: int = 5) -> Ratios:
     """Time cases against the first of them."""
     gc.collect()
     seconds = medians(cases, repeats, warmup)
@@ -46,7 +49,7 @@ def compare(title: str, cases: Mapping[str, Case], repeats: int = 51, warmup: in
     return Ratios(title, unit, {name: value / seconds[unit] for name, value in seconds.items()})
 
 
-def whole(step: Callable[[], object]) -> Case:
+def whole(step: Callable[[], object]) -> TimedCase:
     """A case that measures all of a step."""
 
     def case() -> float:
@@ -57,7 +60,7 @@ def whole(step: Callable[[], object]) -> Case:
     return case
 
 
-def training_step(layer: nn.Module, x: Tensor) -> Case:
+def training_step(layer: nn.Module, x: Tensor) -> TimedCase:
     """Forward and backward of a layer on its own, again and again on the same input."""
     layer.train()
     x = x.detach().requires_grad_()
@@ -72,7 +75,7 @@ def training_step(layer: nn.Module, x: Tensor) -> Case:
     return whole(step)
 
 
-def inference(layer: nn.Module, x: Tensor) -> Case:
+def inference(layer: nn.Module, x: Tensor) -> TimedCase:
     """Forward of a layer in eval mode."""
     layer.eval()
 
@@ -110,7 +113,7 @@ class Stopwatch(nn.Module):
         self.seconds += time.perf_counter()
 
 
-def within_network(network: nn.Module, x: Tensor) -> Case:
+def within_network(network: nn.Module, x: Tensor) -> TimedCase:
     """What a training step of a network spends in its layers of type `Stopwatch`.
 
     This is what a layer costs where it is used. Its input was just written by the layer before it, its saved tensors
@@ -130,3 +133,45 @@ def within_network(network: nn.Module, x: Tensor) -> Case:
         return sum(watch.seconds for watch in watches)
 
     return case
+
+
+@contextmanager
+def isolated(makers: Mapping[str, Callable[[], TimedCase]]) -> Iterator[dict[str, TimedCase]]:
+    """Make each case in a new process, with as many threads as here; the processes take turns and end with the block.
+
+    Args:
+        makers: what makes each case; must survive pickling, so no lambdas.
+    """
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(_isolated(make)) for name, make in makers.items()}
+
+
+@contextmanager
+def _isolated(make: Callable[[], TimedCase]) -> Iterator[TimedCase]:
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_serve, args=(there, make, torch.get_num_threads()), daemon=True)
+    process.start()
+    there.close()  # so that the end of the process is seen as the end of the pipe
+
+    def case() -> float:
+        here.send(True)
+        return here.recv()
+
+    try:
+        yield case
+    finally:
+        here.close()
+        process.join()
+
+
+def _serve(pipe: Connection, make: Callable[[], TimedCase], threads: int) -> None:
+    """Run the case at every request until the other end closes."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    case = make()
+    try:
+        while pipe.recv():
+            pipe.send(case())
+    except EOFError:
+        pass

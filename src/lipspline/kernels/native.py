@@ -23,7 +23,7 @@ PANEL = 16
 """Output channels that Winograd's algorithm takes at a time."""
 
 
-class Function(NamedTuple):
+class CFunction(NamedTuple):
     """The arguments of a C function: [bits,] tensors, doubles, sizes, further tensors, threads."""
 
     before: int
@@ -62,30 +62,30 @@ def _ridge_pairing(b: int, g: int, h: int, w: int, stride: int, c: int, even: in
 
 FUNCTIONS = {
     # groups, outer, channels, inner; regions
-    "piecewise_affine": Function(
+    "piecewise_affine": CFunction(
         4, 1, 5, 1, lambda g, o, c, i, r: ((n := g * o * c * i), (table := g * c * r), table, g * c, n)
     ),
-    "piecewise_affine_backward": Function(
+    "piecewise_affine_backward": CFunction(
         4, 1, 5, 3, lambda g, o, c, i, r: ((n := g * o * c * i), n, (table := g * c * r), g * c, n, table, table)
     ),
-    "scaled_spline": Function(
+    "scaled_spline": CFunction(
         3, 3, 5, 2, lambda g, o, c, i, r: ((n := g * o * c * i), (k := g * c) * (r + 1), k, k * (2 * r + 1), n)
     ),
-    "scaled_spline_backward": Function(4, 3, 5, 4, _scaled_spline_backward),
-    "spline_tables": Function(2, 3, 2, 2, lambda n, r: (n * (r + 1), n, n * r, n * r)),
-    "spline_tables_backward": Function(4, 3, 2, 2, lambda n, r: (n * r, n * r, n * (r + 1), n, n * (r + 1), n)),
-    "swap_pairs": Function(2, 0, 4, 1, lambda o, p, i, _: (2 * o * p * i,) * 3),
-    "householder": Function(2, 0, 3, 1, lambda o, p, i: (2 * o * p * i, 2 * p, 2 * o * p * i)),
-    "householder_backward": Function(
+    "scaled_spline_backward": CFunction(4, 3, 5, 4, _scaled_spline_backward),
+    "spline_tables": CFunction(2, 3, 2, 2, lambda n, r: (n * (r + 1), n, n * r, n * r)),
+    "spline_tables_backward": CFunction(4, 3, 2, 2, lambda n, r: (n * r, n * r, n * (r + 1), n, n * (r + 1), n)),
+    "swap_pairs": CFunction(2, 0, 4, 1, lambda o, p, i, _: (2 * o * p * i,) * 3),
+    "householder": CFunction(2, 0, 3, 1, lambda o, p, i: (2 * o * p * i, 2 * p, 2 * o * p * i)),
+    "householder_backward": CFunction(
         3, 0, 3, 2, lambda o, p, i: (2 * o * p * i, 2 * o * p * i, 2 * p, 2 * o * p * i, 2 * p)
     ),
-    "line_sums": Function(4, 0, 5, 0, lambda b, i, j, k, n: (4 * b * k * n, i * k, i * k, 4 * b * i * j), (1, 2)),
-    "line_spread": Function(4, 0, 5, 0, lambda b, i, j, k, n: (4 * b * i * j, i * k, i * k, 4 * b * k * n), (1, 2)),
-    "winograd": Function(
+    "line_sums": CFunction(4, 0, 5, 0, lambda b, i, j, k, n: (4 * b * k * n, i * k, i * k, 4 * b * i * j), (1, 2)),
+    "line_spread": CFunction(4, 0, 5, 0, lambda b, i, j, k, n: (4 * b * i * j, i * k, i * k, 4 * b * k * n), (1, 2)),
+    "winograd": CFunction(
         3, 0, 5, 1, lambda n, h, w, i, o: (n * h * w * i, 36 * i * (o + -o % PANEL), o, n * h * w * o), has_bits=False
     ),
-    "ridge_gradient": Function(5, 1, 10, 2, _ridge_gradient, has_bits=False),
-    "ridge_pairing": Function(5, 1, 9, 2, _ridge_pairing, has_bits=False),
+    "ridge_gradient": CFunction(5, 1, 10, 2, _ridge_gradient, has_bits=False),
+    "ridge_pairing": CFunction(5, 1, 9, 2, _ridge_pairing, has_bits=False),
 }
 """Every function that is given memory. A new one is described here, or `call` does not know it."""
 

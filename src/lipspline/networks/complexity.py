@@ -18,7 +18,7 @@ from lipspline.functional.spline import difference, grid, integrate
 from lipspline.nn.inference import FoldedSpline, FreeKnotSpline
 from lipspline.nn.spline import LinearSpline
 
-Spline = LinearSpline | FoldedSpline | FreeKnotSpline
+SplineLayer = LinearSpline | FoldedSpline | FreeKnotSpline
 DEFAULT_TOL = 0.01  # the slope change from which the paper counts a region [table:nbr_knots]
 VISIBLE = 1e-4  # smaller changes of slope are the rounding of coefficients, and do not count as knots
 
@@ -135,7 +135,7 @@ def sparsify(
 
 
 @torch.no_grad()
-def free_knots(layer: Spline) -> FreeKnots:
+def free_knots(layer: SplineLayer) -> FreeKnots:
     """The splines of a layer in float64, `(C, ·)` or `(1, ·)` if shared, in the coordinates of its inputs."""
     if isinstance(layer, FreeKnotSpline):
         return FreeKnots(*(part.double() for part in layer.splines()))
@@ -152,12 +152,12 @@ def _slopes_and_values(layer: LinearSpline | FoldedSpline) -> tuple[Tensor, Tens
     return slopes.double(), integrate(slopes.double() * step) + mean.double()[:, None]
 
 
-def _splines(model: nn.Module) -> dict[str, Spline]:
+def _splines(model: nn.Module) -> dict[str, SplineLayer]:
     """The spline layers of a model by name."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, Spline)}
+    return {name: module for name, module in model.named_modules() if isinstance(module, SplineLayer)}
 
 
-def _replace(model: nn.Module, new: Callable[[str, Spline], nn.Module]) -> nn.Module:
+def _replace(model: nn.Module, new: Callable[[str, SplineLayer], nn.Module]) -> nn.Module:
     """The model with each spline layer exchanged for `new(name, layer)`, in place; a layer used twice stays one."""
     exchanged: dict[nn.Module, nn.Module] = {layer: new(name, layer) for name, layer in _splines(model).items()}
     for parent in list(model.modules()):
@@ -167,7 +167,7 @@ def _replace(model: nn.Module, new: Callable[[str, Spline], nn.Module]) -> nn.Mo
     return exchanged.get(model, model)
 
 
-def _merged(layer: Spline, tol: float) -> Spline:
+def _merged(layer: SplineLayer, tol: float) -> SplineLayer:
     """The layer with nearly equal neighbouring slopes made equal."""
     if isinstance(layer, FreeKnotSpline):
         return layer
@@ -205,7 +205,7 @@ def _preactivations(model: nn.Module, inputs: Tensor) -> dict[str, list[Tensor]]
     return seen
 
 
-def _interpolating(layer: Spline, seen: list[Tensor]) -> FreeKnotSpline:
+def _interpolating(layer: SplineLayer, seen: list[Tensor]) -> FreeKnotSpline:
     """The sparsest splines that do on the numbers seen what the layer does [eq:var_lip_1d]."""
     splines = free_knots(layer)
     rows = splines.intercept.numel()

@@ -224,10 +224,10 @@ def _positive(name: str, value: object) -> float:
     return float(value)
 
 
-Check = Callable[[str, Any], object]
+FieldCheck = Callable[[str, Any], object]
 
 
-def _word(*words: str) -> Check:
+def _word(*words: str) -> FieldCheck:
     return lambda name, value: checks.one_of(name, value, words)
 
 
@@ -253,7 +253,7 @@ def _check_config(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) ->
     def depth(name: str, value: Any) -> None:
         _within(name, value, len(shapes), "the number of the tensors")
 
-    both: dict[str, Check] = {
+    both: dict[str, FieldCheck] = {
         "kind": _word(*BUILDERS),
         "activation": _word(*ACTIVATIONS),
         "depth": depth,
@@ -262,7 +262,7 @@ def _check_config(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) ->
         "activation_options": lambda name, value: _check_options(value, config.get("activation"), size),
         "averaged": lambda name, value: _positive(name, value) <= 1 or _refuse(f"{name} must not exceed 1."),
     }
-    own: dict[str, dict[str, Check]] = {
+    own: dict[str, dict[str, FieldCheck]] = {
         "denoiser": {
             **dict.fromkeys(("channels", "kernel", "colors"), size),
             "padding_mode": _word(*PADDING_MODES),
@@ -281,8 +281,8 @@ def _check_config(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) ->
     return config
 
 
-def _check_options(options: Any, activation: object, size: Check) -> None:
-    spline: dict[str, Check] = {
+def _check_options(options: Any, activation: object, size: FieldCheck) -> None:
+    spline: dict[str, FieldCheck] = {
         "regions": size,
         "radius": _positive,
         "slope": lambda name, value: checks.interval(name, value),
@@ -290,14 +290,14 @@ def _check_options(options: Any, activation: object, size: Check) -> None:
         "learn_scale": _flag,
         "shared": _flag,
     }
-    own: dict[object, dict[str, Check]] = {"relu": {"inplace": _flag}, "gs": {"size": size}, "lls": spline}
+    own: dict[object, dict[str, FieldCheck]] = {"relu": {"inplace": _flag}, "gs": {"size": size}, "lls": spline}
     if not isinstance(options, dict):
         raise ValueError(f"activation_options must be an object, but is {_short(options)}.")
-    channel_dim: dict[str, Check] = {} if activation in ("relu", "av") else {"channel_dim": _channel_dim}
+    channel_dim: dict[str, FieldCheck] = {} if activation in ("relu", "av") else {"channel_dim": _channel_dim}
     _check_fields("activation_options", options, {**own.get(activation, {}), **channel_dim})
 
 
-def _check_fields(owner: str, fields: dict[str, Any], known: dict[str, Check]) -> None:
+def _check_fields(owner: str, fields: dict[str, Any], known: dict[str, FieldCheck]) -> None:
     for name, value in fields.items():
         if name not in known:
             raise ValueError(f"{owner} has an unknown field {_short(name)}.")

@@ -28,6 +28,7 @@ def plain(model: nn.Module) -> nn.Module:
     overwritten, and containers with a forward of their own run as they did.
 
     Example:
+        >>> from lipspline.certification import certify
         >>> from lipspline.nn import linear
         >>> layer = plain(linear(5, 3))
         >>> type(layer).__name__, certify(layer).upper <= 1

@@ -1,4 +1,9 @@
-"""Layers: parameters and a thin forward over `lipspline.functional`."""
+"""Layers: parameters and a thin forward over `lipspline.functional`.
+
+`activations`, `spline`, `matrices` and `convolutions` are twins of the formulas of the same name. The others have no
+formulas of their own: `combine` makes networks of networks, `fold` turns constrained layers into ordinary ones, and
+`inference` holds the layers of finished networks.
+"""
 
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
 from lipspline.nn.combine import Averaged, Concatenated, Scaled, Sum

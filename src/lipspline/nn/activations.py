@@ -118,7 +118,7 @@ class Householder(nn.Module):
 
     Example:
         >>> Householder(2)(torch.tensor([[1.0, 2.0]])).detach()
-        tensor([[2., 1.]])
+        tensor([[2.0000, 1.0000]])
     """
 
     def __init__(self, channels: int, *, channel_dim: int = 1):

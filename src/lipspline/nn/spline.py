@@ -11,7 +11,7 @@ from lipspline._infra import checks
 from lipspline.functional.spline import clipped_slopes, difference, grid, slope_normalize
 from lipspline.kernels import scaled_spline, scaled_tables
 
-Constraint = Literal["clip", "normalize", "none"]
+SplineConstraint = Literal["clip", "normalize", "none"]
 CONSTRAINTS = ("clip", "normalize", "none")
 
 
@@ -28,7 +28,9 @@ INITS: dict[str, Callable[[Tensor], Tensor]] = {
     "maxmin": _maxmin,
     "zero": torch.zeros_like,
 }
-Init = Literal["identity", "relu", "leaky_relu", "abs", "maxmin", "zero"] | float | Tensor | Callable[[Tensor], Tensor]
+SplineInit = (
+    Literal["identity", "relu", "leaky_relu", "abs", "maxmin", "zero"] | float | Tensor | Callable[[Tensor], Tensor]
+)
 
 
 class LinearSpline(nn.Module):
@@ -69,9 +71,9 @@ class LinearSpline(nn.Module):
         *,
         regions: int = 50,
         radius: float = 0.1,
-        init: Init = "identity",
+        init: SplineInit = "identity",
         slope: tuple[float, float] = (-1.0, 1.0),
-        constraint: Constraint = "clip",
+        constraint: SplineConstraint = "clip",
         learn_scale: bool = True,
         shared: bool = False,
         channel_dim: int = 1,
@@ -146,7 +148,7 @@ class LinearSpline(nn.Module):
         )
 
 
-def _initial_values(init: Init, knots: Tensor) -> Tensor:
+def _initial_values(init: SplineInit, knots: Tensor) -> Tensor:
     """Values `(C, K)` at the knots of the function that `init` names."""
     if isinstance(init, str):
         values = INITS[checks.one_of("init", init, INITS)](knots)
