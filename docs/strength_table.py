@@ -51,10 +51,10 @@ def measure(data: Path) -> None:
         problem = scan.problem(0)
         cells = {"direct": problem.quality(problem.direct)}
         for prior in PRIORS:
-            strength = choose("lls", "auto", "auto", problem, prior)
-            solved = solve_problem(name, problem, strength.denoiser, strength.beta, ITERATION)
+            strength = choose("lls", "auto", "auto", problem, prior / PRIOR)
+            solved = solve_problem(name, problem, strength.served, strength.weight, ITERATION)
             quality = problem.quality(solved.solution.value)
-            cells[f"{prior:g}"] = {"denoiser": strength.name, "beta": strength.beta, **quality}
+            cells[f"{prior:g}"] = {"denoiser": strength.name, "beta": strength.weight, **quality}
             print(name, prior, cells[f"{prior:g}"], flush=True)
         rows[name] = cells
     FOUND.write_text(json.dumps({"psnr": rows}, indent=1, ensure_ascii=False) + "\n")

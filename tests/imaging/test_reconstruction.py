@@ -91,9 +91,9 @@ def test_sinograms_can_be_arrays_too(net):
 def test_strength_is_relative_to_automatic(run):
     options = {"beta": "auto", "noise": 15, "acquisition": replace(THINNED, data_noise=0.05)}
     weak, usual, same, strong = (run(**options, strength=s) for s in (0.5, "auto", 1.0, 2.0))
-    assert usual.strength.beta == same.strength.beta
-    assert (weak.strength.beta, strong.strength.beta) == pytest.approx(
-        (usual.strength.beta / 2, usual.strength.beta * 2)
+    assert usual.strength.weight == same.strength.weight
+    assert (weak.strength.weight, strong.strength.weight) == pytest.approx(
+        (usual.strength.weight / 2, usual.strength.weight * 2)
     )
 
 
@@ -215,7 +215,7 @@ def test_a_denoiser_that_is_not_1_lipschitz_is_refused(run, tmp_path, monkeypatc
 
     choose = reconstruction.choose
     loud = declare(lambda x: 2 * x, 2.0, "doubles")
-    monkeypatch.setattr(reconstruction, "choose", lambda *a: replace(choose(*a), denoiser=loud))
+    monkeypatch.setattr(reconstruction, "choose", lambda *a: replace(choose(*a), served=loud))
     with pytest.raises(ValueError, match="Lipschitz with constant 2"):
         run(cache=tmp_path / "parts")
     assert not (tmp_path / "parts").exists()

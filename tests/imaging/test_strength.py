@@ -8,6 +8,7 @@ from lipspline import models
 from lipspline.imaging import strength
 from lipspline.imaging.problem import Problem
 from lipspline.operators import Identity
+from lipspline.priors import EnergyPrior, resolve
 
 
 def problem(noise: float, factor: float = 1.0) -> Problem:
@@ -22,14 +23,14 @@ def net(tmp_path) -> str:
 
 def test_a_given_beta_is_used_and_must_keep_the_denoiser_averaged(net):
     chosen = strength.choose(net, "auto", 0.4, problem(0.01))
-    assert (chosen.beta, chosen.chosen, chosen.name) == (0.4, "given", "net.safetensors")
+    assert (chosen.weight, chosen.chosen, chosen.name) == (0.4, "given", "net.safetensors")
     assert chosen.upper <= 1
     with pytest.raises(ValueError, match="beta must lie strictly between 0 and 1"):
         strength.choose(net, "auto", 1.0, problem(0.01))
 
 
 def test_an_automatic_beta_grows_with_the_noise_and_stays_where_stability_is_proven(net):
-    betas = [strength.choose(net, "auto", "auto", problem(noise)).beta for noise in (0, 0.01, 0.02, 0.03, 9)]
+    betas = [strength.choose(net, "auto", "auto", problem(noise)).weight for noise in (0, 0.01, 0.02, 0.03, 9)]
     assert betas == sorted(betas)
     assert strength.BETAS[0] == betas[0] < betas[2] < betas[3] < betas[-1] == 0.5
 
@@ -63,20 +64,22 @@ def test_noise_is_measured_in_units_of_the_norm_of_the_operator():
 
 def test_shipped_denoisers_go_by_name_and_noise():
     assert strength.choose("lls", 7.5, 0.4, problem(0.01)).name == "lls-7.5"
-    automatic = strength.choose("lls", "auto", "auto", problem(0.01), prior=1)
-    assert (automatic.name, automatic.beta) == ("lls-8.06", pytest.approx(strength.USUAL_BETA))
+    automatic = strength.choose("lls", "auto", "auto", problem(0.01), factor=1 / strength.PRIOR)
+    assert (automatic.name, automatic.weight) == ("lls-8.06", pytest.approx(strength.USUAL_BETA))
     assert automatic.chosen == "auto, from noise 0.01 of the brightness in the data"
     assert strength.choose("lls", "auto", "auto", problem(0.02)).name == f"lls-{8.06 * 2 * strength.PRIOR**0.5:.3g}"
-    assert strength.choose("av", 10, "auto", problem(0.01), prior=1).beta == strength.matching_beta(0.01, 10)
-    assert strength.choose("av", "auto", 0.4, problem(0.01)).beta == 0.4
+    assert strength.choose("av", 10, "auto", problem(0.01), factor=1 / strength.PRIOR).weight == strength.matching_beta(
+        0.01, 10
+    )
+    assert strength.choose("av", "auto", 0.4, problem(0.01)).weight == 0.4
 
 
 def test_little_noise_lowers_beta_rather_than_the_level_of_the_denoiser():
     """Below the levels it was trained for a denoiser sees images that are brighter than in its training."""
-    chosen = strength.choose("lls", "auto", "auto", problem(0.004), prior=1)
-    assert (chosen.name, chosen.beta) == ("lls-5", strength.matching_beta(0.004, 5))
-    assert strength.choose("av", "auto", "auto", problem(0.004), prior=1).name == "av-5"
-    assert strength.choose("lls", "auto", 0.1, problem(0.004), prior=1).name == "lls-3.23"
+    chosen = strength.choose("lls", "auto", "auto", problem(0.004), factor=1 / strength.PRIOR)
+    assert (chosen.name, chosen.weight) == ("lls-5", strength.matching_beta(0.004, 5))
+    assert strength.choose("av", "auto", "auto", problem(0.004), factor=1 / strength.PRIOR).name == "av-5"
+    assert strength.choose("lls", "auto", 0.1, problem(0.004), factor=1 / strength.PRIOR).name == "lls-3.23"
 
 
 def test_complex_images_are_served_in_their_own_range():
@@ -85,7 +88,7 @@ def test_complex_images_are_served_in_their_own_range():
     chosen = strength.choose("lls", 8, 0.1, Problem(y, Identity((1, 4, 4)), y, 1.0, 0.01))
     x = 2 * torch.rand(1, 1, 4, 4) - 1
     wanted = 2 * (models.zoo("lls", 4)((x + 1) / 2) - 0.5)
-    torch.testing.assert_close(chosen.denoiser(x), wanted, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(chosen.served(x), wanted, rtol=1e-5, atol=1e-6)
     assert chosen.upper <= 1
 
 
@@ -94,15 +97,15 @@ def test_a_file_that_says_what_it_was_trained_for_is_taken_at_its_word(tmp_path,
     """In either of the places where files have it."""
     network = models.denoiser("lls", channels=4, depth=2)
     models.save(network, tmp_path / "n.safetensors", provenance)
-    chosen = strength.choose(str(tmp_path / "n.safetensors"), "auto", "auto", problem(0.01), prior=1)
-    assert chosen.beta == strength.matching_beta(0.01, 5)
+    chosen = strength.choose(str(tmp_path / "n.safetensors"), "auto", "auto", problem(0.01), factor=1 / strength.PRIOR)
+    assert chosen.weight == strength.matching_beta(0.01, 5)
 
 
 def test_a_file_that_does_not_say_it_needs_beta(tmp_path):
     models.save(models.denoiser("lls", channels=4, depth=2), tmp_path / "n.safetensors")
     with pytest.raises(ValueError, match="does not say which noise level it was trained for"):
         strength.choose(str(tmp_path / "n.safetensors"), "auto", "auto", problem(0.01))
-    assert strength.choose(str(tmp_path / "n.safetensors"), "auto", 0.3, problem(0.01)).beta == 0.3
+    assert strength.choose(str(tmp_path / "n.safetensors"), "auto", 0.3, problem(0.01)).weight == 0.3
 
 
 def test_other_names_and_networks_are_refused(net, tmp_path):
@@ -111,3 +114,21 @@ def test_other_names_and_networks_are_refused(net, tmp_path):
     models.save(models.mlp(2, 1, width=4, depth=2), tmp_path / "mlp.safetensors")
     with pytest.raises(ValueError, match="is not a denoiser of grey images"):
         strength.choose(str(tmp_path / "mlp.safetensors"), "auto", 0.4, problem(0.01))
+
+
+def test_an_energy_gets_the_weight_that_the_noise_asks_for():
+    """λ(s) n² / s², times the fraction that was found best, whatever the norm of H is."""
+    prior = resolve("ridge")
+    assert isinstance(prior, EnergyPrior)
+    chosen = strength.choose("ridge", 10, "auto", problem(0.02, 5.0))
+    assert chosen.weight == pytest.approx(strength.ENERGY * prior.strength(10) * (255 * 0.02 / 10) ** 2)
+    assert strength.choose("ridge", 10, "auto", problem(0.02), 3.0).weight == pytest.approx(3 * chosen.weight)
+    automatic = strength.choose("ridge", "auto", "auto", problem(0.02))
+    assert automatic.noise == pytest.approx(255 * 0.02 * strength.ABOVE)
+    assert strength.choose("ridge", "auto", "auto", problem(0.0)).noise == strength.ENERGY_NOISES[0]
+    assert strength.choose("ridge", "auto", "auto", problem(0.0)).weight > 0
+
+
+def test_beta_is_not_for_energies():
+    with pytest.raises(ValueError, match="beta is the weight of a denoiser, but ridge is an energy"):
+        strength.choose("ridge", "auto", 0.4, problem(0.01))

@@ -50,7 +50,7 @@ def _report(found: "Sequence[Comparison]") -> str:
 
     cases = [solved_case(c.title, c.problem, c.scan, c.solved, c.evidence) for c in found]
     command = shlex.join(["lipspline", *sys.argv[1:]])
-    return reconstruction_page(cases, denoiser=found[0].strength.denoiser, command=command, title=TITLE)
+    return reconstruction_page(cases, denoiser=found[0].strength.served, command=command, title=TITLE)
 
 
 def _table(found: "Sequence[Comparison]") -> str:

@@ -236,7 +236,7 @@ def _text(result: Reconstruction, output: Output) -> str:
     assert shown.certificate is not None
     lines = [
         f"{result.scan.summary}; {len(result.slices)} slice(s)",
-        f"denoiser {strength.name}, β = {strength.beta:.3g} ({strength.chosen})",
+        str(strength),
         *([f"slice {shown.number}:"] if len(solved) > 1 else []),
         lines_text(certificate_lines(shown.certificate, shown.misfit)),
     ]

@@ -13,6 +13,7 @@ from lipspline._infra.files import write_whole
 from lipspline.pnp import ReconstructionCertificate, Solution
 from lipspline.pnp.guarantee import Pairing, Setting
 from lipspline.pnp.iterate import ImageRun
+from lipspline.pnp.objective import ObjectiveSetting
 from lipspline.report import DataMisfit
 from lipspline.training.checkpoint import decode, encode
 
@@ -117,10 +118,11 @@ def _from_real(state: dict[str, Any] | None) -> Tensor | None:
 
 def _certificate(fields: dict[str, Any]) -> ReconstructionCertificate:
     setting = {**fields["setting"], "norm": tuple(fields["setting"]["norm"])}
+    kind = Setting if "beta" in setting else ObjectiveSetting
     return ReconstructionCertificate(
         **{
             **fields,
-            "setting": Setting(**setting),
+            "setting": kind(**setting),
             "pairing": Pairing(**fields["pairing"]),
             "violations": tuple(fields["violations"]),
         }

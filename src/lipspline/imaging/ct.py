@@ -95,7 +95,7 @@ class MeasuredCT:
         checked_brightness(scale, self.first + i)
         y = y / scale
         direct = fbp(y, H)
-        return Problem(y, H, direct, scale, noise_in_sinogram(y), start=direct)
+        return Problem(y, H, direct, scale, noise_in_sinogram(y), start=direct, positive=True)
 
     def values(self, image: Tensor, scale: float) -> Tensor:
         """An image as attenuation per pixel."""
@@ -142,7 +142,7 @@ class SimulatedCT(OfImages):
         y = add_sinogram_noise(clean, self.noise, generator(self.seed, "sinogram", self.first + i))
         direct = fbp(y, H)
         height, width = truth.shape
-        return Problem(y, H, direct, scale, self.noise, (height, width), truth, start=direct)
+        return Problem(y, H, direct, scale, self.noise, (height, width), truth, start=direct, positive=True)
 
     def values(self, image: Tensor, scale: float) -> Tensor:
         """An image in the unit of the images it was simulated from."""

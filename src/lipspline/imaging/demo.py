@@ -79,14 +79,14 @@ def compare(title: str, scan: Scan, watch: Watch) -> Comparison:
     for name, strength in strengths.items():
         work = f"{scan.modality}, {name}"
         follow, method = partial(watch, work), f"Plug-and-play, {name}"
-        solved.append(solve_problem(method, problem, strength.denoiser, strength.beta, ITERATION, progress=follow))
+        solved.append(solve_problem(method, problem, strength.served, strength.weight, ITERATION, progress=follow))
         watch(work, None)
     best = [*strengths.values()][-1]
     evidence = stability(
         problem.y,
         problem.H,
-        best.denoiser,
-        best.beta,
+        best.served,
+        best.weight,
         perturbations=PERTURBATIONS,
         ascents=0,
         tol=ITERATION.tol,

@@ -17,7 +17,7 @@ from lipspline.formats import pictures
 from lipspline.formats.output import Output, versions
 from lipspline.formats.pictures import from_planes, to_planes, white_level
 from lipspline.functional.noise import estimate_noise
-from lipspline.imaging.verify import describe_denoiser
+from lipspline.imaging.verify import describe_prior
 from lipspline.networks.tiling import apply_tiled
 from lipspline.priors import UNIT_RANGE, DenoiserPrior, resolve
 
@@ -49,7 +49,7 @@ class Denoised:
     """The noise that the denoiser was trained for; it was rescaled if that is another."""
     lipschitz: float
     """The proved bound on its Lipschitz constant."""
-    denoiser: dict[str, Any]
+    prior: dict[str, Any]
     """What is needed to have it again."""
     warning: str
     """What to mind about the result; empty if nothing."""
@@ -114,7 +114,7 @@ def denoise_file(
             model=model,
             trained_noise=trained,
             lipschitz=upper,
-            denoiser=describe_denoiser(model, prior, network, level, UNIT_RANGE, upper),
+            prior=describe_prior(model, prior, network, level, UNIT_RANGE, upper),
             warning=_warning(planes, result, level),
             seconds=time.perf_counter() - begin,
         )

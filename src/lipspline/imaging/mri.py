@@ -32,6 +32,8 @@ Coils = Literal["auto", "espirit"]
 COILS = ("auto", "espirit")
 BLIND = 1e-3  # of the largest root sum of squares: below it a pixel is seen by no coil
 DETERMINED = 0.95  # of 1: the eigenvalue of ESPIRiT that well determined maps reach somewhere
+FILTERED = 0.2
+"""Ends of the field of view with less noise than this, over that of high frequencies, were set to zero by a filter."""
 GAUSSIAN_MEDIAN = 0.6745  # of the modulus of a standard normal number
 
 
@@ -222,12 +224,27 @@ def normalized_maps(maps: Tensor) -> Tensor:
 
 
 def noise_in_kspace(data: Tensor, mask: Tensor) -> float:
-    """An estimate of the noise of real and imaginary parts, from the eighth of the rows with the highest frequencies.
+    """An estimate of the noise of real and imaginary parts of centred k-space `(B, C, H, W)`.
 
-    There images have little to say, so the median of the moduli, which the rest cannot move, is that of noise.
+    The median of the moduli in places where images have little to say: the highest frequencies along the readout, and,
+    where whole readouts were measured, the positions at the two ends of the field of view. Images can only add to a
+    median, so the smallest is taken.
     """
-    height = data.shape[-2]
+    height, width = data.shape[-2:]
     outer = (torch.arange(height) - height // 2).abs() >= height // 2 - max(1, height // 16)
-    kept = (torch.atleast_2d(mask) & outer.unsqueeze(1)).expand(data.shape[-2:])
-    samples = torch.view_as_real(data[..., kept]).abs().flatten()
-    return float(samples.median()) / GAUSSIAN_MEDIAN if len(samples) else 0.0
+    estimates = [_deviation(data[..., (torch.atleast_2d(mask) & outer.unsqueeze(1)).expand(height, width)])]
+    whole = torch.atleast_2d(mask).expand(height, width).all(dim=0)
+    if whole.any():
+        readouts = torch.fft.fftshift(
+            torch.fft.ifft(torch.fft.ifftshift(data[..., whole], dim=-2), dim=-2, norm="ortho"), dim=-2
+        )
+        ends = _deviation(readouts[..., outer, :])
+        if ends > FILTERED * estimates[0]:
+            estimates.append(ends)
+    return min(estimates)
+
+
+def _deviation(samples: Tensor) -> float:
+    """Standard deviation of noise from the median of the moduli of real and imaginary parts; 0 without samples."""
+    parts = torch.view_as_real(samples.contiguous()).abs().flatten()
+    return float(parts.median()) / GAUSSIAN_MEDIAN if len(parts) else 0.0

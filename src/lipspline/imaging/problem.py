@@ -13,7 +13,8 @@ from lipspline.formats import ct
 from lipspline.formats.volume import Unit, Volume
 from lipspline.functional.quality import psnr, ssim
 from lipspline.operators import LinearOperator
-from lipspline.pnp import Evidence, Progress, Solution, fbs
+from lipspline.pnp import Evidence, Progress, Solution, fbs, minimize
+from lipspline.priors import Energy
 from lipspline.report import Case, DataMisfit, Picture, Rescale
 
 Modality = Literal["MR", "CT"]
@@ -48,6 +49,8 @@ class Problem:
     """What x should be, `(h, w)`, cropped, real, with values up to about 1."""
     start: Tensor | None = None
     """Where to start from; `α Hᵀ y` if not given."""
+    positive: bool = False
+    """Whether x is known not to be negative; energies make use of it."""
 
     def image(self, x: Tensor) -> Tensor:
         """The wanted part `(h, w)` of an x, still in its scale."""
@@ -187,6 +190,10 @@ def middle(image: Tensor, size: tuple[int, int] | None) -> Tensor:
 # Solving
 
 
+ENERGY_TOL = 0.05
+"""The tolerance on the gradient of an objective, over that on the steps of `fbs` that gives images as far solved."""
+
+
 @dataclass(frozen=True)
 class Iteration:
     """How far a problem is solved, and by which steps.
@@ -210,31 +217,47 @@ class Solved(NamedTuple):
 def solve_problem(
     name: str,
     problem: Problem,
-    denoiser: nn.Module,
-    beta: float,
+    prior: nn.Module,
+    weight: float,
     iteration: Iteration,
     *,
     contraction: float = 1.0,
     progress: Callable[[Progress], None] | None = None,
 ) -> Solved:
-    """Solve a problem from where it wants to start; arguments are those of `fbs`.
+    """Solve a problem from where it wants to start: with a denoiser by `fbs`, with an energy by `minimize`.
 
     Args:
         name: what the method is called.
+        prior: a denoiser or an energy.
+        weight: β of a denoiser, λ of an energy.
+        contraction: of `fbs`.
     """
     begin = time.perf_counter()
-    solution = fbs(
-        problem.y,
-        problem.H,
-        denoiser,
-        beta,
-        tol=iteration.tol,
-        max_steps=iteration.max_steps,
-        accelerate=iteration.accelerate,
-        contraction=contraction,
-        start=problem.start,
-        progress=progress,
-    )
+    if isinstance(prior, Energy):
+        solution = minimize(
+            problem.y,
+            problem.H,
+            prior,
+            weight,
+            positive=problem.positive,
+            tol=ENERGY_TOL * iteration.tol,
+            max_steps=iteration.max_steps,
+            start=problem.start,
+            progress=progress,
+        )
+    else:
+        solution = fbs(
+            problem.y,
+            problem.H,
+            prior,
+            weight,
+            tol=iteration.tol,
+            max_steps=iteration.max_steps,
+            accelerate=iteration.accelerate,
+            contraction=contraction,
+            start=problem.start,
+            progress=progress,
+        )
     return Solved(name, solution, time.perf_counter() - begin)
 
 

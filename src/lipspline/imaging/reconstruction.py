@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import lipspline
 from lipspline._infra import checks
@@ -27,17 +27,16 @@ from lipspline.imaging.problem import (
     solve_problem,
 )
 from lipspline.imaging.request import ACQUISITIONS, Acquisition, Data, Request
-from lipspline.imaging.strength import PRIOR, Auto, Strength, choose
-from lipspline.imaging.verify import describe_denoiser
+from lipspline.imaging.strength import Auto, Strength, choose
+from lipspline.imaging.verify import describe_prior
 from lipspline.networks.files import checksum
 from lipspline.pnp import ReconstructionCertificate, solve_all
 from lipspline.pnp.iterate import Progress
+from lipspline.priors import Energy
 from lipspline.report import Case, DataMisfit, Picture, reconstruction_page
 
 Watch = Callable[[int, Progress | None], None]
 """Called with the place of a slice in the scan after every denoiser call, and with None when the slice is done."""
-AUTOMATIC = "lls"
-"""The prior that "auto" stands for."""
 
 
 @dataclass(frozen=True)
@@ -95,17 +94,13 @@ class Reconstruction:
         return {
             "input": self.request.source,
             "options": self.request.options(),
-            "denoiser": describe_denoiser(
-                source, chosen.prior, chosen.denoiser, chosen.noise, chosen.range, chosen.upper
-            ),
-            "beta": {"value": chosen.beta, "chosen": chosen.chosen},
+            "prior": describe_prior(source, chosen.prior, chosen.served, chosen.noise, chosen.range, chosen.upper),
+            "weight": {"value": chosen.weight, "chosen": chosen.chosen},
             "versions": versions(),
             "scan": self.scan.summary,
             "guaranteed": all(certificate.guaranteed for certificate in self.certificates),
             "converged": not self.unsettled,
-            "lipschitz": max(
-                getattr(certificate.setting, "denoiser", None) or 0.0 for certificate in self.certificates
-            ),
+            "lipschitz": chosen.upper,
             "misfit_explained": not self.unexplained,
             **({"mean": means, "mean_direct": direct, "profile": "paper"} if means else {}),
             "slices": [done.document() for done in self.slices],
@@ -146,15 +141,20 @@ class Reconstruction:
         """A page of HTML with all slices that were solved."""
         cases = [self._case(done) for done in self.solved]
         title = Path(self.request.source).name
-        page = reconstruction_page(cases, denoiser=self.strength.denoiser, command=command, title=title)
+        page = reconstruction_page(cases, denoiser=self._network, command=command, title=title)
         return page.encode("utf-8", "backslashreplace")
+
+    @property
+    def _network(self) -> nn.Module | None:
+        """The network that a page shows layer by layer."""
+        return None if isinstance(self.strength.served, Energy) else self.strength.served
 
     def _case(self, done: Slice) -> Case:
         return Case(
             f"Slice {done.number}",
             (
                 Picture(DIRECT[self.scan.modality], done.direct),
-                Picture("Plug-and-play", done.image, done.solution, seconds=done.seconds, misfit=done.misfit),
+                Picture(self.strength.method, done.image, done.solution, seconds=done.seconds, misfit=done.misfit),
             ),
             reference=done.truth,
             summary=f"{self.scan.summary}.",
@@ -237,8 +237,7 @@ def carry_out(
     scan = request.acquisition.scan(request.data, request.slices) if scan is None else scan
     number, central = central_problem(scan)
     factor = 1.0 if request.strength == "auto" else request.strength
-    prior = AUTOMATIC if request.prior == "auto" else request.prior
-    strength = choose(prior, request.noise, request.beta, central, PRIOR * factor)
+    strength = choose(request.prior, request.noise, request.beta, central, factor)
     kept = None if cache is None else SliceCache(cache, _settings(request, scan, strength))
     built = {number: central}
 
@@ -265,7 +264,7 @@ def _solve(
         return Slice(number, empty.image, empty.image, None, 1.0, 0.0, {}, {}, DataMisfit(0.0, 0.0), None, None, 0.0)
     follow = None if watch is None else partial(watch, i)
     _, solution, _ = solve_problem(
-        strength.name, problem, strength.denoiser, strength.beta, request.iteration, progress=follow
+        strength.name, problem, strength.served, strength.weight, request.iteration, progress=follow
     )
     return Slice(
         number,
@@ -289,6 +288,6 @@ def _settings(request: Request, scan: Scan, strength: Strength) -> dict[str, Any
         "lipspline": lipspline.__version__,
         "request": request.fingerprint(),
         "scan": scan.summary,
-        "beta": strength.beta,
-        "denoiser": checksum(strength.denoiser.state_dict()),
+        "weight": strength.weight,
+        "prior": [strength.name, checksum(strength.served.state_dict())],
     }

@@ -10,6 +10,9 @@ Denoisers remove more than that where little in the data holds against them, and
 docs/choose.md has a table of it. `auto` solves this for whichever of `s` and β is not given. If neither is, β is
 `USUAL_BETA`, or less where `s` would fall below the levels that a shipped denoiser was trained for. It is a rule of
 thumb: with images like yours and a known truth, `pnp.tune` finds better numbers.
+
+An energy at level s with its own strength λ(s) stands for what is known about images, `λ(s) R_s / s²`, so that data
+with noise `n` are weighed right by `λ(s) n² / s²`, whatever H is; `ENERGY` times that is taken.
 """
 
 from dataclasses import dataclass
@@ -22,7 +25,7 @@ from torch import nn
 from lipspline._infra import checks
 from lipspline.certification import certify
 from lipspline.imaging.problem import Problem
-from lipspline.priors import COMPLEX_RANGE, UNIT_RANGE, DenoiserPrior, Prior, resolve
+from lipspline.priors import COMPLEX_RANGE, UNIT_RANGE, DenoiserPrior, Energy, EnergyPrior, Prior, resolve
 
 Auto = Literal["auto"]
 
@@ -35,18 +38,29 @@ NOISES = (1.0, 25.0)
 """The same for the noise level, in units of 1/255."""
 
 
+ENERGY = 0.5
+"""The strength of an energy over that which the noise asks for."""
+ABOVE = 2.0
+"""The noise level at which an energy is served, over that of the data: a little smoother than the noise asks for."""
+ENERGY_NOISES = (4.0, 25.0)
+"""The least and the largest noise level at which `auto` serves an energy, in units of 1/255."""
+QUIET = 0.5 / 255
+"""Data with less noise than this, relative to the brightness of the image, are treated as if they had it."""
+
+
 @dataclass(frozen=True)
 class Strength:
-    """The denoiser and its weight β."""
+    """A prior as it is used: at a noise level, for a range of values, with its weight."""
 
     prior: Prior
-    denoiser: nn.Module
-    """The prior at the chosen noise level, for the values that occur in the images."""
+    served: nn.Module
+    """The denoiser or the energy at the chosen noise level, for the values that occur in the images."""
     name: str
     """Of the prior with its noise level, such as "lls-15", or of the file."""
-    beta: float
+    weight: float
+    """β of a denoiser, λ of an energy."""
     chosen: str
-    """Who chose noise level and β, in words."""
+    """Who chose noise level and weight, in words."""
     noise: float | None = None
     """The noise level that the prior is served at; None for as it was trained."""
     range: tuple[float, float] = UNIT_RANGE
@@ -54,19 +68,57 @@ class Strength:
 
     @cached_property
     def upper(self) -> float:
-        """The certified Lipschitz bound of the denoiser."""
-        return certify(self.denoiser).upper
+        """The proven Lipschitz bound: of a denoiser, or of the gradient of an energy."""
+        return proven_upper(self.served)
+
+    @property
+    def method(self) -> str:
+        """What the reconstruction is called in print."""
+        return f"Minimum with {self.prior.name}" if isinstance(self.served, Energy) else "Plug-and-play"
+
+    def __str__(self) -> str:
+        symbol = "λ" if isinstance(self.served, Energy) else "β"
+        return f"{self.prior.kind} {self.name}, {symbol} = {self.weight:.3g} ({self.chosen})"
 
 
-def choose(model: str, noise: float | Auto, beta: float | Auto, problem: Problem, prior: float = PRIOR) -> Strength:
-    """The denoiser `model`, by name or file, at noise level `noise`, and β; what is "auto" follows from the data."""
+def proven_upper(served: nn.Module) -> float:
+    """The Lipschitz bound of a denoiser, or of the gradient of an energy, proven from the weights."""
+    return served.lipschitz if isinstance(served, Energy) else certify(served).upper
+
+
+def choose(model: str, noise: float | Auto, beta: float | Auto, problem: Problem, factor: float = 1.0) -> Strength:
+    """A prior by name or file, at noise level `noise`, and its weight; what is "auto" follows from the data.
+
+    Args:
+        beta: the weight of a denoiser.
+        factor: the strength of the regularisation relative to the automatic one.
+    """
+    found = resolve(model)
+    if isinstance(found, EnergyPrior):
+        if beta != "auto":
+            raise ValueError(f"beta is the weight of a denoiser, but {found.name} is an energy. Give strength instead.")
+        return _choose_energy(found, noise, problem, factor)
+    assert isinstance(found, DenoiserPrior)
+    return _choose_denoiser(found, noise, beta, problem, PRIOR * factor)
+
+
+def _choose_energy(found: EnergyPrior, noise: float | Auto, problem: Problem, factor: float) -> Strength:
+    """The energy at a noise level a little above that of the data, with the weight that the noise asks for."""
+    norm = problem.H.norm_bounds()[1]
+    data_noise = max(problem.noise, QUIET * norm)
+    automatic = min(max(255 * ABOVE * data_noise / norm, ENERGY_NOISES[0]), ENERGY_NOISES[1])
+    level = automatic if noise == "auto" else checks.positive("noise", noise)
+    weight = ENERGY * factor * found.strength(level, 255 * data_noise)
+    name = f"{found.name}-{level:.3g}" if found.levels else found.name
+    return Strength(found, found.at(level), name, weight, _seen(problem), level)
+
+
+def _choose_denoiser(
+    found: DenoiserPrior, noise: float | Auto, beta: float | Auto, problem: Problem, prior: float
+) -> Strength:
     weight = None if beta == "auto" else checks.within("beta", beta, 0, 1)
     relative = relative_noise(problem, prior)
-    seen = f"auto, from noise {relative_noise(problem, 1):.2g} of the brightness in the data"
-    words = "given" if weight and noise != "auto" else seen
-    found = resolve(model)
-    if not isinstance(found, DenoiserPrior):
-        raise ValueError(f"The prior {found.name} is an {found.kind}, not a denoiser.")
+    words = "given" if weight and noise != "auto" else _seen(problem)
     values = value_range(problem)
     if len(found.levels) < 2 and noise == "auto":  # one network: as it was trained
         if not found.levels and weight is None:
@@ -80,6 +132,10 @@ def choose(model: str, noise: float | Auto, beta: float | Auto, problem: Problem
     level = automatic_level(found, relative, weight) if noise == "auto" else checks.positive("noise", noise)
     chosen = weight or matching_beta(relative, level)
     return Strength(found, found.at(level, range=values), f"{found.name}-{level:.3g}", chosen, words, level, values)
+
+
+def _seen(problem: Problem) -> str:
+    return f"auto, from noise {relative_noise(problem, 1):.2g} of the brightness in the data"
 
 
 def value_range(problem: Problem) -> tuple[float, float]:

@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from lipspline._infra import files
-from lipspline.certification import certify
 from lipspline.formats.output import Output, read_certificate, versions
+from lipspline.imaging.strength import proven_upper
 from lipspline.networks.files import checksum
 from lipspline.priors import Prior, resolve
 
@@ -63,7 +63,7 @@ class Verification:
         return "\n".join([self.output, *lines, verdict])
 
 
-def describe_denoiser(
+def describe_prior(
     source: str, prior: Prior, denoiser: nn.Module, noise: float | None, range: tuple[float, float], upper: float
 ) -> dict[str, Any]:
     """What a certificate says of its denoiser, enough to have it again and prove its bound again.
@@ -141,7 +141,7 @@ def _claims(certificate: Mapping[str, Any]) -> Check:
 
 def _bound(certificate: Mapping[str, Any]) -> Check:
     """The Lipschitz bound of the denoiser, computed again."""
-    claim = certificate.get("denoiser", {})
+    claim = certificate.get("prior", {})
     try:
         prior = resolve(claim["source"])
         network = prior.at(claim["noise"], range=tuple(claim["range"]))
@@ -149,7 +149,7 @@ def _bound(certificate: Mapping[str, Any]) -> Check:
         return Check("bound", Outcome.UNCHECKED, f"the denoiser cannot be had again ({error})")
     if (prior.sha256, checksum(network.state_dict())) != (claim["file_sha256"], claim["sha256"]):
         return Check("bound", Outcome.UNCHECKED, f"{claim['source']} now holds other weights")
-    upper = certify(network).upper
+    upper = proven_upper(network)
     outcome = Outcome.HOLDS if upper <= claim["certificate"] * (1 + SLACK) else Outcome.FAILS
     return Check(
         "bound", outcome, f"Lipschitz constant <= {upper:.9f} computed again, {claim['certificate']:.9f} claimed"
