@@ -16,8 +16,9 @@ from lipspline.pnp.guarantee import Pairing, Tier, check_norm, measure_pairing, 
 from lipspline.pnp.iterate import ImageRun, Progress
 from lipspline.pnp.norms import norms
 from lipspline.pnp.objective import ObjectiveSetting
+from lipspline.pnp.primal_dual import PrimalDual
 from lipspline.pnp.residual import operator_round_off, wide
-from lipspline.priors.energy import Energy
+from lipspline.priors.energy import AnalysisEnergy, Energy
 
 # Round-off of the gradient of an energy in float64, in units of eps times the norms involved.
 ENERGY_TERMS = 1e4
@@ -50,6 +51,9 @@ def minimize(
 
     Each image of the batch is a problem of its own and stops on its own. Images are zero outside `H.support`. The
     energy of a complex image is that of its real and its imaginary part.
+
+    An energy with kinks (`AnalysisEnergy`) is minimised with its dual, and certified by the duality gap; it takes
+    complex images as they are.
 
     Args:
         y: data `(B, *H.output_shape)`.
@@ -101,6 +105,11 @@ class _Problem:
         self, first: Tensor, tol: float, max_steps: int, progress: Callable[[Progress], None] | None
     ) -> tuple[Tensor, list[ImageRun], Tensor]:
         """Images, their records, and bounds `(B,)` on their distance to the minimisers, infinite where unknown."""
+        if isinstance(self.energy, AnalysisEnergy):
+            value, runs, dual = self._primal_dual(self.energy).solve(
+                first, tol=tol, max_steps=max_steps, progress=progress
+            )
+            return value, runs, self._distances_by_duality(value, dual)
         value, runs = descend(
             self.slope, self.value, first, self.setting, box=self.box, tol=tol, max_steps=max_steps, progress=progress
         )
@@ -108,11 +117,50 @@ class _Problem:
 
     def slope(self, x: Tensor, rows: Tensor) -> Slope:
         """The gradient of J, zero outside the support, and `Hx`."""
-        data = self._measure(x, rows)
-        gradient = self._back(data - self.y[rows], rows) + self.setting.convexity * (x - self.reference[rows])
+        gradient, data = self._without_energy(x, rows)
         if self.setting.strength:
             gradient = gradient + self.setting.strength * by_parts(self.energy.gradient, x)
         return Slope(supported(gradient, self.H, rows), data)
+
+    def _without_energy(self, x: Tensor, rows: Tensor) -> Slope:
+        """The gradient of `½‖Hx - y‖² + (ε/2)‖x - r‖²`, and `Hx`."""
+        data = self._measure(x, rows)
+        gradient = self._back(data - self.y[rows], rows) + self.setting.convexity * (x - self.reference[rows])
+        return Slope(supported(gradient, self.H, rows), data)
+
+    def _primal_dual(self, energy: AnalysisEnergy) -> PrimalDual:
+        return PrimalDual(
+            lambda x, rows: self._without_energy(x, rows).gradient,
+            lambda x, rows: supported(x, self.H, rows),
+            energy,
+            self.setting,
+            self.box,
+        )
+
+    def _wide(self) -> "_Problem":
+        return _Problem(wide(self.y), self.H, self.energy.wide(), self.setting, self.box, wide(self.reference))
+
+    def _distances_by_duality(self, x: Tensor, dual: Tensor) -> Tensor:
+        """In float64 at the image returned; the dual variable is made feasible again in float64."""
+        exact, image = self._wide(), wide(x)
+        assert isinstance(exact.energy, AnalysisEnergy)
+        solver, rows = exact._primal_dual(exact.energy), torch.arange(len(x), device=x.device)
+        p = exact.energy.project(wide(dual), self.setting.strength)
+        slope = exact._without_energy(image, rows).gradient
+        residual = norms(solver.residual(image, slope, p, rows)) + self._lost(exact, image)
+        features = self.setting.strength * exact.energy(image) + norms(p) * norms(exact.energy.analyse(image))
+        slack = solver.slack(image, p) + ENERGY_TERMS * EPS * features
+        pairs = zip(residual.tolist(), slack.tolist(), strict=True)
+        return residual.new_tensor([self.setting.distance(q, a) for q, a in pairs])
+
+    def _lost(self, exact: "_Problem", image: Tensor) -> Tensor:
+        """A bound on the round-off of the gradient of J in float64."""
+        size, top, setting = norms(image), self.setting.norm[1], self.setting
+        lost = operator_round_off(self.H, image) * top * (top * size + norms(exact.y))
+        if isinstance(exact.energy, AnalysisEnergy):
+            of_energy = setting.strength * exact.energy.norm * math.sqrt(exact.energy.analyse(image[:1]).numel())
+            return lost + ENERGY_TERMS * EPS * (of_energy + setting.convexity * size)
+        return lost + ENERGY_TERMS * EPS * (setting.strength * setting.lipschitz + setting.convexity) * size
 
     def value(self, x: Tensor, data: Tensor) -> Tensor:
         """J at all images, in float64 but for the energy, given `Hx`."""
@@ -126,13 +174,9 @@ class _Problem:
         setting = self.setting
         if setting.tier is not Tier.PROVEN:
             return norms(x).new_full((len(x),), math.inf)
-        exact = _Problem(wide(self.y), self.H, self.energy.wide(), setting, self.box, wide(self.reference))
-        image = wide(x)
+        exact, image = self._wide(), wide(x)
         gradient = exact.slope(image, torch.arange(len(x), device=x.device)).gradient
-        size, top = norms(image), setting.norm[1]
-        lost = operator_round_off(self.H, image) * top * (top * size + norms(exact.y))
-        lost = lost + ENERGY_TERMS * EPS * (setting.strength * setting.lipschitz + setting.convexity) * size
-        residual = norms(self.box.reduced(image, gradient)) + lost
+        residual = norms(self.box.reduced(image, gradient)) + self._lost(exact, image)
         return residual.new_tensor([setting.distance(q) for q in residual.tolist()])
 
     def _measure(self, x: Tensor, rows: Tensor) -> Tensor:
