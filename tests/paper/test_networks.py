@@ -72,8 +72,8 @@ def test_only_the_levels_asked_for_are_used(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"files": {"low": "a"}}, "a whole number of 255, but there is 'low'"),
-        ({"files": {"0": "a"}}, "a whole number of 255, but there is '0'"),
+        ({"files": {"low": "a"}}, "a whole number in units of 1/255, but there is 'low'"),
+        ({"files": {"0": "a"}}, "a whole number in units of 1/255, but there is '0'"),
         ({"files": {"5": "a"}, "untrained": True}, "either read from files or untrained"),
     ],
 )

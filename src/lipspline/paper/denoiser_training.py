@@ -134,7 +134,7 @@ class DenoiserTraining:
 
 @dataclass(frozen=True)
 class DenoiserJob:
-    """One denoiser, trained for one noise level, the standard deviation of 255."""
+    """One denoiser, trained for one noise level, in units of 1/255."""
 
     network: str
     spec: DenoiserSpec

@@ -40,7 +40,7 @@ CLEAR_LOSS = 0.1  # dB; less is what two trainings with different seeds differ b
 
 @dataclass(frozen=True)
 class DenoisingSettings:
-    """What [table:performance] compares; noise is the standard deviation of 255.
+    """What [table:performance] compares; noise levels are in units of 1/255.
 
     Args:
         training_images: how many of the 400 images to train on.
@@ -165,7 +165,7 @@ class RegionsSettings:
     Args:
         denoisers: the recipe that trains them.
         networks: its spline denoisers.
-        noises: standard deviations of 255.
+        noises: noise levels, in units of 1/255.
         test_images: how many images to validate and to test on.
         tolerances: differences of slopes, ascending.
         loss: in dB.

@@ -91,7 +91,7 @@ def check_options(activation: str, options: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Family:
-    """Denoisers of one kind by the noise level, of 255, that they were trained for."""
+    """Denoisers of one kind by the noise level, in units of 1/255, that they were trained for."""
 
     trained: Mapping[float, nn.Module]
 
@@ -111,7 +111,7 @@ class Source:
 
     Args:
         activation: its name in the paper's tables.
-        files: weights of one's own, by the noise level (of 255) they were trained for.
+        files: weights of one's own, by the noise level (in units of 1/255) they were trained for.
         untrained: small random weights, which are just as 1-Lipschitz: to see that everything runs.
     """
 
@@ -122,7 +122,9 @@ class Source:
     def __post_init__(self):
         for noise in self.files:
             if not noise.isdigit() or int(noise) == 0:
-                raise ValueError(f"files must be given by noise level, a whole number of 255, but there is {noise!r}.")
+                raise ValueError(
+                    f"files must be given by noise level, a whole number in units of 1/255, but there is {noise!r}."
+                )
         if self.files and self.untrained:
             raise ValueError("weights are either read from files or untrained, but both were asked for.")
 

@@ -64,8 +64,8 @@ class Search:
     """How noise level and β are tuned [sec:exp_pnp].
 
     Args:
-        levels: the noise levels, of 255, that denoisers were trained for; the same for all networks, to be fair.
-        noises: the coarse grid of noise levels, of 255.
+        levels: the noise levels, in units of 1/255, of the trained denoisers; the same for all networks, to be fair.
+        noises: the coarse grid of noise levels, in units of 1/255.
         betas: the coarse grid of β.
         refinements: how often the steps are halved around the best pair.
         continuous: tune the noise level between and beyond those of `noises` too; the paper does not.

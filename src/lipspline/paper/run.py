@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lipspline._infra import files, ranks
 from lipspline._infra.files import write_whole
+from lipspline._infra.progress import bars
 from lipspline.paper import config
 from lipspline.paper.config import to_json
 from lipspline.paper.experiment import Context, Job, Judgement, Outcome, Report, Verdict
@@ -330,21 +330,20 @@ def _draw(path: Path, draw: Callable[[], Any]) -> Path:
 @contextmanager
 def progress(jobs: Sequence[Job], console: Console) -> Iterator[JobWatch]:
     """Show how far the jobs are; yields what gives each job its observer."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as bar:
-        every = bar.add_task("", total=sum(job.steps for job in jobs))
-        current = bar.add_task("", total=None)
+    total = sum(job.steps for job in jobs)
+    with bars(console, keep=True) as display:
         started: list[Job] = []
 
         def watch(job: Job) -> Observer:
             before = sum(job.steps for job in started)
             started.append(job)
-            bar.update(every, completed=before, description=f"job {len(started)} of {len(jobs)}")
-            bar.reset(current, description=job.name, total=job.steps)
+            label = f"job {len(started)} of {len(jobs)}"
+            display.show("every", before, total, label=label)
+            display.show("current", 0, job.steps, label=job.name)
 
             def observe(record: Record) -> None:
-                bar.update(current, completed=record.step, description=f"{job.name} ({_score_text(record)})")
-                bar.update(every, completed=before + record.step)
+                display.show("every", before + record.step, total, label=label)
+                display.show("current", record.step, job.steps, label=job.name, note=_score_text(record))
 
             return observe
 
