@@ -29,7 +29,8 @@ check: lint types test        ## what must be clean before a change lands
 bench: $(INSTALLED)           ## costs as ratios, measured side by side; needs a quiet machine
 	$(BIN)/lipspline bench
 
-fuzz: $(INSTALLED)            ## damage 2,000 files of every format and see the command line stay calm
+fuzz: $(INSTALLED)            ## damage 12,000 files of every format: readers and command line stay calm
+	$(BIN)/python tests/fuzz.py --count 10000 --readers
 	$(BIN)/python tests/fuzz.py --count 2000
 
 hunt: $(INSTALLED)            ## certify 100,000 random and tampered networks, and look for one above its bound

@@ -1,10 +1,11 @@
 """Damage files of every format and see that the command line stays calm.
 
-    python tests/fuzz.py [--count 2000] [--seed 0] [--at-once 50]
+    python tests/fuzz.py [--count 2000] [--seed 0] [--at-once 50] [--readers]
 
-Each file is reconstructed by `lipspline reconstruct`. What may happen: success, or one sentence on stderr, exit code 2
-and no output. What may not: a traceback, a crash, more than 20 seconds of work, more than 2 GB, NaN. Files are worked
-off in processes of their own, so that a crash is counted and the rest goes on; the files that failed are kept.
+Each file is reconstructed by `lipspline reconstruct`, or with --readers only read, which is faster. What may happen:
+success, or one sentence on stderr, exit code 2 and no output (of a reader: a ValueError or OSError of one line). What
+may not: a traceback, a crash, more than 20 seconds of work, more than 2 GB, NaN. Files are worked off in processes of
+their own, so that a crash is counted and the rest goes on; the files that failed are kept.
 """
 
 import argparse
@@ -153,6 +154,29 @@ def complaint(command: str, path: Path, denoiser: Path) -> str:
     return "" if code == 0 else f"exit code {code}: {stderr.getvalue()}"
 
 
+def complaint_about_reader(command: str, path: Path) -> str:
+    """The same for the readers alone: an answer, or a ValueError or OSError that is one line, in time."""
+    from lipspline.formats import ct, mri, pictures
+
+    readers: list[Callable[[Path], object]] = [mri.read]
+    if command.startswith("ct"):
+        readers = [ct.read if "--simulate" in command else ct.read_sinograms]
+    if path.suffix.lower() in pictures.IMAGE_ENDINGS:
+        readers.append(pictures.read)
+    for reader in readers:
+        begin = time.process_time()
+        try:
+            reader(path)
+        except (ValueError, OSError) as error:
+            if "\n" in str(error) or not 10 < len(str(error)) < 900:
+                return f"not one sentence: {error}"
+        except BaseException as error:  # what the readers let through is what is looked for
+            return f"{type(error).__name__}: {error}"
+        if (seconds := time.process_time() - begin) > SECONDS:
+            return f"took {seconds:.0f} s"
+    return ""
+
+
 def _about_refusal(text: str, left: list[Path]) -> str:
     sentence = " ".join(text.split())
     if not sentence.startswith("lipspline: ") or "Traceback" in sentence or len(sentence) > 900:
@@ -170,13 +194,14 @@ def _arguments(arguments: list[str]) -> Iterator[None]:
         sys.argv = before
 
 
-def work(folder: Path, first: int, last: int) -> None:
+def work(folder: Path, first: int, last: int, readers: bool) -> None:
     """What a process of its own does: files `first` to `last` of a list; prints each name before its verdict."""
     denoiser = folder / "denoiser.safetensors"
     for line in (folder / "list").read_text().splitlines()[first:last]:
         command, _, path = line.partition("\t")
         print(f"FILE {path}", flush=True)
-        print(f"SAYS {complaint(command, Path(path), denoiser)!r}", flush=True)
+        says = complaint_about_reader(command, Path(path)) if readers else complaint(command, Path(path), denoiser)
+        print(f"SAYS {says!r}", flush=True)
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if used > MEMORY:
             print(f"SAYS 'has used {used / 1e9:.1f} GB'", flush=True)
@@ -201,10 +226,11 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=100, help="files for each process")
+    parser.add_argument("--readers", action="store_true", help="read the files, and do no more")
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        work(Path(options.work[0]), int(options.work[1]), int(options.work[2]))
+        work(Path(options.work[0]), int(options.work[1]), int(options.work[2]), options.readers)
         return 0
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     sample_files.write_denoiser(folder / "denoiser.safetensors")
@@ -214,6 +240,7 @@ def main() -> int:
     while done < len(files):
         last = min(done + options.at_once, len(files))
         command = [sys.executable, __file__, "--work", str(folder), str(done), str(last)]
+        command += ["--readers"] if options.readers else []
         result = subprocess.run(command, capture_output=True, text=True)
         found = list(verdicts(result.stdout, result.returncode))
         bad += [(path, text) for path, text in found if text]

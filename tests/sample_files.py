@@ -206,6 +206,35 @@ def write_dicom(path: Path, number: int = 0) -> Path:
     return path
 
 
+def write_inverse_dicom(path: Path) -> Path:
+    """White is the smallest value, and the name of the patient is in no Latin script."""
+    image = dicom_image(0, "MR")
+    del image.RescaleSlope, image.RescaleIntercept
+    image.PhotometricInterpretation, image.BitsStored, image.HighBit = "MONOCHROME1", 12, 11
+    image.SpecificCharacterSet, image.PatientName = "ISO_IR 192", "山田^太郎"
+    image.save_as(path, enforce_file_format=True)
+    return path
+
+
+def write_dicom_frames(path: Path) -> Path:
+    """All slices in one file, packed, each with a place of its own."""
+    import pydicom
+
+    image = dicom_image(0)
+    image.NumberOfFrames = SLICES
+    image.PixelData = np.rint(1000 * images() + 24).astype("<u2").tobytes()
+    image.PerFrameFunctionalGroupsSequence = []
+    for number in range(SLICES):
+        position, group = pydicom.Dataset(), pydicom.Dataset()
+        position.ImagePositionPatient = [10, 20, 30 + 3 * number]
+        group.PlanePositionSequence = [position]
+        image.PerFrameFunctionalGroupsSequence.append(group)
+    del image.ImagePositionPatient
+    image.compress(pydicom.uid.RLELossless)
+    image.save_as(path, enforce_file_format=True)
+    return path
+
+
 def write_dicom_series(folder: Path) -> Path:
     folder.mkdir()
     for number in range(SLICES):
@@ -224,6 +253,27 @@ def write_tiff(path: Path, array: np.ndarray) -> Path:
     import tifffile
 
     tifffile.imwrite(path, array.astype(np.float32), photometric="minisblack", metadata=None)
+    return path
+
+
+def write_palette(path: Path) -> Path:
+    from PIL import Image
+
+    colours = np.stack([np.rint(255 * image) for image in images()], axis=-1).astype(np.uint8)
+    Image.fromarray(colours).quantize(64).save(path)
+    return path
+
+
+def write_other_tiff(path: Path, photometric: str) -> Path:
+    """Two pages of 8 bits whose numbers are not gray values with 0 for black."""
+    import tifffile
+
+    image = np.rint(255 * images()[:2]).astype(np.uint8)
+    planar = {"rgb": "separate", "separated": "contig"}.get(photometric)
+    image = {"rgb": image[:, None].repeat(3, 1), "separated": image[..., None].repeat(4, -1)}.get(photometric, image)
+    with tifffile.TiffWriter(path) as file:
+        for page in image:
+            file.write(page, photometric=photometric, planarconfig=planar, compression="zlib", metadata=None)
     return path
 
 
@@ -292,12 +342,21 @@ IMAGE_FILES: dict[str, Callable[[Path], Path]] = {
     "images.npy": lambda path: write_npy(path, images()),
     "image.png": write_png,
     "images.tif": lambda path: write_tiff(path, images()),
+    "white.tif": lambda path: write_other_tiff(path, "miniswhite"),
+    "planar.tif": lambda path: write_other_tiff(path, "rgb"),
+    "palette.tif": write_palette,
+    "palette.png": write_palette,
+    "inverse.dcm": write_inverse_dicom,
+    "frames.dcm": write_dicom_frames,
     "volume.nii": write_nifti,
     "volume.nii.gz": write_nifti,
     "slice.dcm": write_dicom,
     "series": write_dicom_series,
 }
 """Files with images, by name."""
+
+REFUSED_FILES: dict[str, Callable[[Path], Path]] = {"cmyk.tif": lambda path: write_other_tiff(path, "separated")}
+"""Files with images that are not read, by name."""
 
 SINOGRAM_FILES: dict[str, Callable[[Path], Path]] = {
     "sinogram.npy": lambda path: write_npy(path, sinograms()),

@@ -1,11 +1,11 @@
-"""A reduced fuzz run in this process: two damaged files of every format; `make fuzz` damages two thousand."""
+"""A reduced fuzz run in this process: some damaged files of every format; `make fuzz` damages thousands."""
 
 import pytest
 
 import fuzz
 import sample_files
 
-ROUNDS = 2
+ROUNDS, READS = 2, 400
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +21,30 @@ def test_damaged_files_are_refused_in_one_sentence_or_make_sense(denoiser, tmp_p
         if (text := fuzz.complaint(command, path, denoiser))
     }
     assert complaints == {}
+
+
+def test_readers_refuse_damaged_files_in_one_sentence_or_make_sense_of_them(tmp_path):
+    complaints = {
+        path.name: text
+        for command, path in fuzz.damaged_files(tmp_path, READS, seed=8)
+        if (text := fuzz.complaint_about_reader(command, path))
+    }
+    assert complaints == {}
+
+
+def test_a_reader_that_lets_something_through_is_noticed(tmp_path, monkeypatch):
+    """Proof that the test above can fail."""
+    from lipspline.formats import mri
+
+    path = sample_files.MRI_FILES["kspace.npy"](tmp_path / "kspace.npy")
+    monkeypatch.setattr(mri, "read", lambda *_: 1 / 0)
+    assert "ZeroDivisionError" in fuzz.complaint_about_reader("mri", path)
+
+    def refused(*_):
+        raise ValueError("first\nsecond, and more")
+
+    monkeypatch.setattr(mri, "read", refused)
+    assert "not one sentence" in fuzz.complaint_about_reader("mri", path)
 
 
 def test_sound_files_pass(denoiser, tmp_path):

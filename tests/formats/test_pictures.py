@@ -134,6 +134,98 @@ def test_arrays_that_are_no_images_are_refused(tmp_path, array, message):
         pictures.read(tmp_path / "array.npy")
 
 
+# What the numbers of a TIFF file mean
+
+PHOTOGRAPH = RNG.integers(0, 256, (6, 5, 3)).astype(np.uint8)
+
+
+def both_ways(path) -> np.ndarray:
+    """The gray values of a file, which are the same read as an image and as a volume."""
+    image, volume = pictures.read(path), pictures.read_volume(path)
+    np.testing.assert_allclose(pictures.gray(image), volume.slices[0].numpy(), atol=1e-7)
+    return image
+
+
+@pytest.mark.parametrize("image", [BYTES, WORDS], ids=["8 bit", "16 bit"])
+def test_where_zero_is_white_the_values_are_turned(image, tmp_path):
+    tifffile.imwrite(tmp_path / "w.tif", np.iinfo(image.dtype).max - image, photometric="miniswhite")
+    assert np.array_equal(both_ways(tmp_path / "w.tif"), image)
+
+
+@pytest.mark.parametrize("white", [0, 1])
+def test_two_values_are_black_and_white_as_pillow_shows_them(white, tmp_path):
+    Image.fromarray(BYTES > 100).save(tmp_path / "b.tif", tiffinfo={262: white})
+    with Image.open(tmp_path / "b.tif") as picture:
+        expected = np.asarray(picture.convert("L"))
+    assert np.array_equal(both_ways(tmp_path / "b.tif"), expected)
+
+
+def test_numbers_of_a_palette_are_colours(tmp_path):
+    Image.fromarray(PHOTOGRAPH).quantize(256).save(tmp_path / "p.tif")
+    assert np.array_equal(both_ways(tmp_path / "p.tif"), PHOTOGRAPH)
+
+
+@pytest.mark.parametrize("order", ["contig", "separate"])
+def test_colour_is_three_channels_in_either_order(order, tmp_path):
+    stored = PHOTOGRAPH if order == "contig" else np.moveaxis(PHOTOGRAPH, -1, 0)
+    tifffile.imwrite(tmp_path / "c.tif", stored, photometric="rgb", planarconfig=order)
+    assert np.array_equal(both_ways(tmp_path / "c.tif"), PHOTOGRAPH)
+    assert pictures.read_volume(tmp_path / "c.tif").slices.shape == (1, 6, 5)
+
+
+@pytest.mark.parametrize("mode", ["CMYK", "LAB", "YCbCr"])
+def test_other_colours_are_refused_by_name(mode, tmp_path):
+    Image.fromarray(PHOTOGRAPH).convert("RGB").save(tmp_path / "rgb.tif")
+    source = Image.fromarray(PHOTOGRAPH)
+    (source.convert(mode) if mode != "LAB" else Image.merge("LAB", source.split())).save(tmp_path / "c.tif")
+    for read in (pictures.read, pictures.read_volume):
+        with pytest.raises(FileError, match=r"holds colours as \w+; .* Convert it to RGB"):
+            read(tmp_path / "c.tif")
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+def test_a_turned_picture_stands_upright_as_pillow_turns_it(turn, tmp_path):
+    from PIL import ImageOps
+
+    tifffile.imwrite(tmp_path / "t.tif", BYTES, photometric="minisblack", extratags=[(274, "H", 1, turn, True)])
+    picture = Image.fromarray(BYTES)
+    picture.getexif()[274] = turn
+    expected = np.asarray(ImageOps.exif_transpose(picture))
+    assert np.array_equal(both_ways(tmp_path / "t.tif"), expected)
+
+
+@pytest.mark.parametrize(
+    ("array", "options", "message"),
+    [
+        (np.zeros((4, 5), np.float32), {"photometric": "miniswhite"}, "0 for white in float32 values"),
+        (np.zeros((4, 5, 5), np.uint8), {"photometric": "minisblack", "planarconfig": "contig"}, "5 values a pixel"),
+        (np.zeros((4, 5, 6), np.uint8), {"photometric": "minisblack", "volumetric": True, "tile": (1, 16, 16)}, "4 im"),
+        (np.zeros((4, 5, 6), np.uint8), {"photometric": "minisblack", "truncate": True}, "4 images in one page"),
+        (np.zeros((4, 5), np.uint8), {"photometric": "minisblack", "extratags": [(274, "H", 1, 9, True)]}, "tation 9"),
+    ],
+)
+def test_pages_that_are_not_understood_are_refused(array, options, message, tmp_path):
+    tifffile.imwrite(tmp_path / "p.tif", array, **options)
+    for read in (pictures.read, pictures.read_volume):
+        with pytest.raises(FileError, match=message):
+            read(tmp_path / "p.tif")
+
+
+def test_pages_of_different_sizes_are_no_volume(tmp_path):
+    with tifffile.TiffWriter(tmp_path / "p.tif") as file:
+        for height in (4, 5):
+            file.write(np.zeros((height, 6), np.uint8), photometric="minisblack", metadata=None)
+    with pytest.raises(FileError, match="pages of different sizes"):
+        pictures.read_volume(tmp_path / "p.tif")
+
+
+def test_big_end_first_is_the_same_image(tmp_path):
+    np.save(tmp_path / "a.npy", WORDS.astype(">u2"))
+    result = pictures.read(tmp_path / "a.npy")
+    assert result.dtype == np.uint16
+    assert np.array_equal(result, WORDS)
+
+
 # As volumes
 
 

@@ -334,7 +334,7 @@ class Image:
 Writer = Callable[[Path, Image], None]
 
 
-def writer(path: str | Path, slices: int) -> Writer:
+def writer(path: str | Path, slices: int, affine: Tensor | None = None) -> Writer:
     """What writes `slices` slices into a file of this name; asked before the work begins, it refuses what cannot be.
 
     .npy, .h5, .nii, .nii.gz and .tif hold volumes; .png and .dcm hold one slice; a name without ending becomes a folder
@@ -352,9 +352,11 @@ def writer(path: str | Path, slices: int) -> Writer:
     }
     if slices > 1 and name.endswith((*pictures.PNG, ".dcm")):
         raise ValueError(
-            f"{path.name} can hold one slice, but there are {slices}. Choose one with --slices, or name an output that "
+            f"{path.name} can hold one slice, but there are {slices}. Choose one of the slices, or name an output that "
             f"holds a volume: .nii.gz, .npy, .h5, .tif, or a name without ending for a folder with a DICOM series."
         )
+    if name.endswith(".dcm") or not path.suffix:
+        dicom.check_affine(affine)
     for endings, write_one in known.items():
         if name.endswith(endings):
             return write_one
