@@ -87,7 +87,7 @@ def sound_files(folder: Path) -> list[tuple[str, Path]]:
     """Every sample file with the command that reads it."""
     kinds = (
         ("mri", sample_files.MRI_FILES),
-        ("mri --simulate", sample_files.IMAGE_FILES),
+        ("mri --simulate", sample_files.IMAGE_FILES | sample_files.REFUSED_FILES),
         ("ct", sample_files.SINOGRAM_FILES),
         ("ct --simulate --angles 12 --detectors 30", {k: sample_files.IMAGE_FILES[k] for k in ("slice.dcm", "series")}),
     )

@@ -151,7 +151,7 @@ def _fulfil(request: Request, output: Output, force: bool, json: bool) -> None:
     with ranks.session(), output.open(request.files(), force=force) if ranks.is_main() else nullcontext():
         ranks.wait()
         scan = request.acquisition.scan(request.data, request.slices)
-        writer(output.path, scan.count)
+        writer(output.path, scan.count, scan.affine)
         with bars(err) as display:
             watch = _watch(display, scan.count, request.first)
             result = carry_out(request, scan, cache=output.parts, watch=watch)

@@ -1,7 +1,8 @@
 """Pictures in PNG, TIFF and npy files: as arrays as stored, as volumes, and as planes to denoise."""
 
+import contextlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -145,13 +146,13 @@ def _read_tiff(path: Path) -> Array:
         return _page(path, file.pages[0], 1)
 
 
-def _tiff(path: Path) -> Any:
+@contextlib.contextmanager
+def _tiff(path: Path) -> Iterator[Any]:
     """An open TIFF file, each image of which is a page."""
-    file = checks.require("tifffile", "images", "Reading TIFF files").TiffFile(path)
-    if file.series and len(file.series[0].pages) == 1 < _planes(file.series[0]):
-        file.close()
-        raise FileError(f"{path} holds {_planes(file.series[0])} images in one page; write each as a page of its own.")
-    return file
+    with checks.require("tifffile", "images", "Reading TIFF files").TiffFile(path) as file:
+        if file.series and len(file.series[0].pages) == 1 < (count := _planes(file.series[0])):
+            raise FileError(f"{path} holds {count} images in one page; write each as a page of its own.")
+        yield file
 
 
 def _planes(series: Any) -> int:
