@@ -317,6 +317,7 @@ def _module(step: Affine | nn.Module) -> nn.Module:
     """A layer of its own for a step."""
     if not isinstance(step, Affine):
         return copy.deepcopy(step)
-    layer = nn.Linear(*reversed(step.weight.shape), dtype=torch.float64, device="meta")  # takes no random numbers
-    layer.load_state_dict({"weight": step.weight, "bias": step.bias}, assign=True)
+    rows, columns = step.weight.shape
+    layer = nn.Linear(columns, rows, dtype=torch.float64, device="meta")  # takes no random numbers
+    layer.load_state_dict({"weight": step.weight.clone(), "bias": step.bias.clone()}, assign=True)
     return layer
