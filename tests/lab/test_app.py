@@ -1,5 +1,6 @@
 """The lab by real requests: previews, jobs, events, cancelling, uploads, the report."""
 
+import http.client
 import io
 import json
 import re
@@ -10,7 +11,7 @@ import pytest
 
 from lipspline import operators
 from lipspline.imaging.strength import PRIOR
-from lipspline.lab.session import ITERATION
+from lipspline.lab.session import DOWNLOADS, ITERATION
 from live_lab import ORDER
 
 
@@ -183,3 +184,29 @@ def test_the_order_stands_in_the_report(lab):
     lab.finish(lab.order(beta=0.34)[1]["job"])
     page = lab.ask("GET", "/report.html")[1]
     assert json.dumps({**ORDER, "beta": 0.34})[1:40].replace('"', "&quot;") in page
+
+
+def test_there_is_nothing_to_keep_before_something_was_reconstructed(lab):
+    kept, lab.session.result = lab.session.result, None
+    for path in ("/report.html", "/result.npy", "/result.json"):
+        assert lab.ask("GET", path)[0] == 404
+    lab.session.result = kept
+
+
+def test_the_image_can_be_kept_in_the_formats_of_the_library(lab, tmp_path):
+    """What is downloaded is the last iterate, in the unit of the image."""
+    lab.finish(lab.order()[1]["job"])
+    result = lab.session.result
+    wanted = result.problem.image(result.solved[-1].solution.value) * result.problem.scale
+    for ending in (".npy", ".json", *DOWNLOADS):
+        connection = http.client.HTTPConnection("127.0.0.1", lab.port, timeout=30)
+        connection.request("GET", f"/result{ending}")
+        response = connection.getresponse()
+        content = response.read()
+        connection.close()
+        assert response.status == 200, (ending, content)
+        assert response.headers["Content-Disposition"] == f'attachment; filename="result{ending}"'
+        if ending == ".npy":
+            np.testing.assert_allclose(np.load(io.BytesIO(content))[0], wanted, rtol=1e-6)
+        if ending == ".json":
+            assert json.loads(content)["guaranteed"] is True

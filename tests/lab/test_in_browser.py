@@ -48,7 +48,10 @@ def pick(browser, name, value):
 
 
 def run(browser):
-    browser.find_element(By.CSS_SELECTOR, "button.primary").click()
+    """Click, once the page has stopped: it scrolls smoothly, and a moving button is missed."""
+    button = browser.find_element(By.CSS_SELECTOR, "button.primary")
+    browser.execute_script("scrollTo({top: 0, behavior: 'instant'})")
+    button.click()
 
 
 def test_a_reconstruction_arrives_and_can_be_compared(window):
@@ -161,3 +164,70 @@ def test_a_page_from_elsewhere_cannot_use_the_lab(browser, lab, tmp_path):
     assert browser.title == "refused;refused;"
     assert lab.session.job is before
     complaints(browser)
+
+
+def test_a_result_is_marked_when_the_settings_change_and_no_longer_when_they_are_back(window):
+    run(window)
+    wait(window, lambda _: text(window, "status").startswith("Done"))
+    note, before = window.find_element(By.ID, "stale"), named(window, "beta").get_attribute("value")
+    assert not note.is_displayed()
+    set_value(window, named(window, "beta"), 0.4)
+    assert note.is_displayed()
+    set_value(window, named(window, "beta"), before)
+    assert not note.is_displayed()
+
+
+def test_results_on_the_same_data_are_shown_side_by_side(window):
+    for beta in (0.2, 0.4):
+        set_value(window, named(window, "beta"), beta)
+        run(window)
+        wait(window, lambda _: text(window, "status").startswith("Done"))
+        set_value(window, named(window, "contraction"), 1)
+    names = [cell.text for cell in window.find_elements(By.CSS_SELECTOR, "#section .numbers tbody th")]
+    assert names[-2:] == ["small, β = 0.2", "small, β = 0.4"]
+
+
+def test_there_is_a_way_back_to_automatic(window):
+    suited = named(window, "beta").get_attribute("value")
+    assert not named(window, "automatic").is_displayed()
+    set_value(window, named(window, "beta"), 0.45)
+    window.execute_script("arguments[0].click()", named(window, "automatic"))
+    wait(window, lambda _: named(window, "beta").get_attribute("value") == suited)
+    assert not named(window, "automatic").is_displayed()
+
+
+def opened_file(window, path):
+    named(window, "file").send_keys(str(path))
+    wait(window, lambda _: named(window, "image").get_attribute("value").endswith(f": {path.name}"))
+
+
+def test_a_slice_is_chosen(window, tmp_path):
+    np.save(tmp_path / "volume.npy", np.random.default_rng(0).random((5, 24, 24)))
+    assert not named(window, "slice").is_displayed()
+    opened_file(window, tmp_path / "volume.npy")
+    assert named(window, "slice").get_attribute("value") == "2"
+    wait(window, lambda _: named(window, "slice").is_displayed())
+    first = window.find_element(By.ID, "reference").get_attribute("src")
+    set_value(window, named(window, "slice"), 4)
+    wait(window, lambda _: window.find_element(By.ID, "reference").get_attribute("src") != first)
+
+
+def test_k_space_is_reconstructed_as_it_was_measured(window, tmp_path):
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "k.npy", rng.normal(size=(24, 24)) + 1j * rng.normal(size=(24, 24)))
+    opened_file(window, tmp_path / "k.npy")
+    wait(window, lambda _: "100 % of k-space measured" in text(window, "summary"))
+    assert not window.find_element(By.CSS_SELECTOR, ".choice").is_displayed()
+    assert not named(window, "noise-mri").is_displayed()
+    run(window)
+    wait(window, lambda _: text(window, "status").startswith("Done"))
+
+
+def test_a_sinogram_is_reconstructed_as_it_was_measured(window, tmp_path):
+    angles = np.linspace(0, np.pi, 20, endpoint=False)[:, None]
+    across = np.arange(31)[None] - 15
+    np.save(tmp_path / "s.npy", np.sqrt(np.clip(64 - (across - 3 * np.cos(angles)) ** 2, 0, None)))
+    pick(window, "holds", "sinograms")
+    opened_file(window, tmp_path / "s.npy")
+    wait(window, lambda _: "CT, 20 angles, 31 detectors" in text(window, "summary"))
+    assert not named(window, "angles").is_displayed()

@@ -155,3 +155,13 @@ def test_a_terminal_gets_the_words_of_the_page():
     for line in (line for group in lines.values() for line in group):
         assert f"{line.name}: {line.value} ({line.standing}) {line.sentence}" in flat
     assert max(map(len, text.splitlines())) <= 60
+
+
+def test_a_bound_that_somebody_vouches_for_is_called_so():
+    """By `declare`, anywhere in the denoiser; what rests on it is not called proven."""
+    vouched = nn.Sequential(nn.ReLU(), declare(lambda x: x.clamp_max(1), 1.0, "a projection"))
+    found = told(solved(denoiser=vouched))
+    assert found["Denoiser D"].standing == "vouched for"
+    assert "(a projection)" in found["Denoiser D"].sentence
+    assert found["Convergence"].standing == "vouched for"
+    assert lines("proven")["Denoiser D"].standing == "proven"

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from lipspline._infra import checks
 
-ScanKind = Literal["mri", "ct"]
-SCAN_KINDS = ("mri", "ct")
+LabModality = Literal["mri", "ct"]
+MODALITIES = ("mri", "ct")
 LIMITS = {
     "acceleration": (1.0, 16.0),
     "angles": (4.0, 720.0),
@@ -37,7 +37,7 @@ class Measurement:
 
     image: str
     slice: int
-    kind: ScanKind
+    kind: LabModality
     acceleration: float
     angles: int
     noise: float
@@ -84,8 +84,8 @@ def parse(document: object) -> LabRequest:
     )
 
 
-def _kind(value: object) -> ScanKind:
-    return "mri" if checks.one_of("kind", value, SCAN_KINDS) == "mri" else "ct"
+def _kind(value: object) -> LabModality:
+    return "mri" if checks.one_of("kind", value, MODALITIES) == "mri" else "ct"
 
 
 def _text(name: str, document: Mapping[str, Any]) -> str:

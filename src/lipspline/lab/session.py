@@ -31,7 +31,7 @@ from lipspline.imaging.strength import automatic_level, matching_beta, relative_
 from lipspline.lab.catalogue import Catalogue, Denoisers
 from lipspline.lab.request import LabRequest, Measurement
 from lipspline.pnp import Progress, lipschitz_bound
-from lipspline.pnp.guarantee import Setting
+from lipspline.pnp.guarantee import Setting, vouched_reason
 from lipspline.report import reconstruction_page
 from lipspline.report.case import case_section, lines_table
 from lipspline.report.charts import residual_chart
@@ -118,7 +118,7 @@ class BackgroundJob:
 
 
 @dataclass(frozen=True)
-class Result:
+class LabResult:
     """What was reconstructed last: for the page, and to be kept."""
 
     measurement: Measurement
@@ -154,7 +154,7 @@ class Session:
         self.catalogue, self.denoisers = Catalogue(), Denoisers(weights)
         self.measured = lru_cache(maxsize=2)(self._measure)
         self.job: BackgroundJob | None = None
-        self.result: Result | None = None
+        self.result: LabResult | None = None
         self._lock, self._count = threading.Lock(), 0
 
     def __enter__(self) -> Self:
@@ -224,6 +224,7 @@ class Session:
             step=1 / norm[1] ** 2,
             norm=norm,
             smallest=problem.H.smallest_singular_value(),
+            vouched=vouched_reason(self.denoisers.get(request.model, request.strength)),
         )
 
     def _solve(self, job: BackgroundJob, request: LabRequest) -> dict[str, Any]:
@@ -244,7 +245,7 @@ class Session:
         case = solved_case(title, problem, scan, together)
         command = f"lipspline lab   {json.dumps(_document(request), ensure_ascii=False)}"
         page = reconstruction_page([case], denoiser=denoiser, command=command, title=title)
-        self.result = Result(request.measurement, scan, problem, together, page.encode())
+        self.result = LabResult(request.measurement, scan, problem, together, page.encode())
         return {"section": case_section(case, job.id), "sentence": solved.solution.certificate.guarantee}
 
     def _name(self, request: LabRequest) -> str:

@@ -22,6 +22,7 @@ from lipspline.pnp.guarantee import (
     lipschitz_bound,
     measure_pairing,
     pairing_violations,
+    vouched_reason,
 )
 from lipspline.pnp.iterate import BROKEN, STRETCHED, FixedPointMap, ImageRun, Progress, iterate
 from lipspline.pnp.norms import norms
@@ -163,6 +164,7 @@ def solve(
         step=1 / norm[1] ** 2 if step is None else checks.number("step", step),
         norm=norm,
         smallest=_smallest(H),
+        vouched=vouched_reason(denoiser),
     )
     violations = setting.violations()
     _refuse(violations, guarantee)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lipspline._infra import checks
-from lipspline.certification import certify
+from lipspline.certification import Declared, certify
 from lipspline.operators import LinearOperator
 from lipspline.pnp.norms import inner, norms
 
@@ -45,6 +45,19 @@ def lipschitz_bound(denoiser: Denoiser) -> float | None:
     if not checks.number("The Lipschitz bound certificate.upper of the denoiser", upper) >= 0:
         raise ValueError(f"The Lipschitz bound certificate.upper of the denoiser must not be negative, but is {upper}.")
     return float(upper)
+
+
+def vouched_reason(denoiser: Denoiser) -> str:
+    """Why the bound of a denoiser, or of a part of it, is taken on somebody's word; empty if it is proven.
+
+    Example:
+        >>> from lipspline.certification import declare
+        >>> vouched_reason(nn.Sequential(nn.ReLU(), declare(torch.tanh, 1.0, "its slope is at most 1")))
+        'its slope is at most 1'
+    """
+    if isinstance(denoiser, nn.Module):
+        return "; ".join(part.reason for part in denoiser.modules() if isinstance(part, Declared))
+    return "it says so itself" if getattr(denoiser, "certificate", None) is not None else ""
 
 
 class Tier(StrEnum):
@@ -79,6 +92,7 @@ class Setting:
         step: the gradient step α.
         norm: proven bounds on ‖H‖.
         smallest: a proven positive lower bound on the smallest singular value of H; None if there is none.
+        vouched: the user's reason for the bound of D, where it is not proven but declared; empty otherwise.
 
     Example:
         >>> setting = Setting(denoiser=1.0, beta=0.5, contraction=0.9, step=1.0, norm=(1.0, 1.0), smallest=None)
@@ -94,6 +108,7 @@ class Setting:
     step: float
     norm: tuple[float, float]
     smallest: float | None
+    vouched: str = ""
 
     @property
     def lipschitz(self) -> float:

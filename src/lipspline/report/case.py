@@ -233,8 +233,10 @@ def _verdict(case: Case) -> Html:
     if certificate is None:
         return Html()
     forward = certificate.estimates[0].constant
+    vouched = getattr(certificate.setting, "vouched", "")
+    proven = "Convergence proven, if the bound that was vouched for is right" if vouched else "Convergence proven"
     chips = [
-        ("Convergence proven", True) if certificate.guaranteed else ("Convergence not proven", False),
+        (proven, True) if certificate.guaranteed else ("Convergence not proven", False),
         ("Settled", True) if certificate.converged else ("Not settled", False),
         ("No stability bound", False) if forward is None else (f"Data stability ≤ {at_most(forward)}", True),
     ]

@@ -153,6 +153,11 @@ def _lead(cases: Sequence[Case]) -> str:
     if not certificates:
         return "These images come without a certificate."
     if proven == len(certificates):
+        if any(getattr(certificate.setting, "vouched", "") for certificate in certificates):
+            return (
+                "What is promised here rests on a bound of the denoiser that somebody vouches for, and that was not "
+                "proven."
+            )
         every = "This reconstruction is" if proven == 1 else f"All {proven} reconstructions on this page are"
         return f"{every} covered by a theorem whose every hypothesis was checked on the operator that ran."
     return (

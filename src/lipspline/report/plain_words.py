@@ -188,6 +188,9 @@ def _convergence(setting: Setting, violations: Sequence[str]) -> Line:
     if violations:
         sentence = f"No theorem covers this image, so it must be judged by eye alone. {' '.join(violations)}"
         return Line("Convergence", "not proven", sentence, "violated")
+    if setting.vouched:
+        sentence = "The calculation is proven to approach an answer if the bound that was vouched for is right."
+        return Line("Convergence", "if the bound holds", sentence, "vouched for")
     if contracts(setting.rate):
         sentence = "There is exactly one answer, and the calculation is proven to reach it from wherever it starts."
         return Line("Convergence", "to the only answer", sentence, "proven")
@@ -200,6 +203,9 @@ def _denoiser(setting: Setting) -> Line:
         sentence = "Nothing is known about how the denoiser treats small changes."
         return Line("Denoiser D", "no bound", sentence, "violated")
     value = f"Lipschitz ≤ {at_most(setting.denoiser)}"
+    if setting.vouched and setting.lipschitz <= 1:
+        sentence = f"This bound is not proven here: whoever made the denoiser vouches for it ({setting.vouched})."
+        return Line("Denoiser D", value, sentence, "vouched for")
     if setting.denoiser <= 1:
         sentence = "Two images never differ more after the learned denoiser than before: it cannot amplify noise."
         return Line("Denoiser D", value, sentence, "proven")
