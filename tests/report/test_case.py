@@ -89,6 +89,13 @@ def test_hounsfield_units_are_shown_in_the_window_of_soft_tissue():
     assert all(name in section for name in ("Soft tissue", "Lung", "Bone", "Brain"))
 
 
+def test_a_phantom_without_soft_tissue_is_shown_from_air_up():
+    image = torch.full((8, 8), 0.2)
+    image[:, :4] = 0
+    case = Case("Phantom", (Picture("x", image),), rescale=Rescale(1000.0, -1000.0, "HU"))
+    assert (case.window().low, case.window().high) == pytest.approx((0.0, 0.2))
+
+
 def test_images_without_hounsfield_units_have_no_such_presets(case):
     assert "Soft tissue" not in case_section(case, 0)
 

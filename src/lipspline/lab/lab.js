@@ -54,6 +54,7 @@
     form.elements.slice.value = Math.floor(chosen.slices / 2);
     form.elements.kind.value = chosen.modality;
     form.elements.acceleration.value = chosen.content === "images" ? 4 : 1;
+    fixed.clear(); // what suited the other image need not suit this one
   }
   function show() {
     const { content, slices } = source();
@@ -63,7 +64,7 @@
     }
     form.querySelector("[data-slices]").hidden = slices === 1;
     form.querySelector("[data-adjustable]").hidden = !choices.adjustable.includes(form.elements.model.value);
-    form.elements.automatic.hidden = chosen.size === 0;
+    form.elements.automatic.hidden = fixed.size === 0;
     for (const input of form.querySelectorAll("label input[type=range]")) {
       input.closest("label").querySelector("output").value = input.value;
     }
@@ -81,7 +82,7 @@
   // What is promised changes with the settings; only the answer to the latest question counts.
   // Noise level and β are those that suit the measurement, until somebody chooses them.
   let asked = 0;
-  const chosen = new Set();
+  const fixed = new Set();
   let timer = null;
   function preview() {
     show();
@@ -98,7 +99,7 @@
       at("summary").textContent = answer.summary;
       at("promise").innerHTML = answer.promise;
       const unsuited = ["strength", "beta"].find(
-        (name) => !chosen.has(name) && Number(form.elements[name].value) !== answer.suited[name]);
+        (name) => !fixed.has(name) && Number(form.elements[name].value) !== answer.suited[name]);
       if (unsuited) {
         form.elements[unsuited].value = answer.suited[unsuited];
         preview();
@@ -155,7 +156,7 @@
   });
   form.elements.cancel.addEventListener("click", () => attempt(() => send(`/jobs/${running}/cancel`, {})));
   form.elements.automatic.addEventListener("click", () => {
-    chosen.clear();
+    fixed.clear();
     clear();
     preview();
   });
@@ -173,7 +174,7 @@
   }));
   form.addEventListener("input", (event) => {
     if (["file", "holds"].includes(event.target.name)) return;
-    if (["strength", "beta"].includes(event.target.name)) chosen.add(event.target.name);
+    if (["strength", "beta"].includes(event.target.name)) fixed.add(event.target.name);
     if (event.target.name === "image") turnTo();
     clear();
     preview();

@@ -22,6 +22,7 @@ STORED = 1.6  # times the window that is shown first: how far the window can be 
 PRESETS = {"Soft tissue": (-160.0, 240.0), "Lung": (-1350.0, 150.0), "Bone": (-500.0, 1300.0), "Brain": (0.0, 80.0)}
 """Windows for Hounsfield units that radiologists use."""
 AIR, METAL = -1000.0, 2000.0  # Hounsfield units
+LEAST_TISSUE = 0.05  # of the pixels, for that window to be shown first
 
 
 @dataclass(frozen=True)
@@ -121,11 +122,16 @@ class Case:
     def window(self) -> Window:
         """The grey values that all pictures are shown with at first.
 
-        Those of the reference, or of the last picture, but for the few brightest; soft tissue for Hounsfield units.
+        Those of the reference, or of the last picture, but for the few brightest; soft tissue for Hounsfield units, if
+        there is some.
         """
         if self.rescale.unit == "HU":
-            low, high = PRESETS["Soft tissue"]
-            return Window(self.rescale.stored(low), self.rescale.stored(high))
+            low, high = (self.rescale.stored(value) for value in PRESETS["Soft tissue"])
+            share = float(((self._guide > low) & (self._guide < high)).double().mean())
+            air = self.rescale.stored(AIR)
+            return (
+                Window(low, high) if share > LEAST_TISSUE else Window(air, robust_window(self._guide - air).high + air)
+            )
         return robust_window(self._guide)
 
     def stored_window(self) -> Window:
