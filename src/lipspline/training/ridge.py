@@ -10,6 +10,8 @@ visits, and each visit continues from the minimiser found by the one before.
     python -m lipspline.training.ridge export --folder run --file ridge.safetensors
 """
 
+# pyright: reportIncompatibleMethodOverride=false
+
 import argparse
 import json
 import math
@@ -32,6 +34,7 @@ from lipspline.training.checkpoint import Checkpoint, Checkpoints
 from lipspline.training.loop import WeightAverage
 
 FREQUENCIES = 48  # samples an axis of the filters' power, for the normalisation in training
+SHARPNESS = 64
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class RidgeTraining:
 class LearnedRidge(nn.Module):
     """The unconstrained parameters of a ridge energy, and the energy that they stand for.
 
-    Filters have mean zero and are divided by the root of their largest sampled power. Slopes lie in [-ρ, 1] with
+    Filters have mean zero and are divided by about the root of their largest sampled power. Slopes lie in [-ρ, 1] with
     ρ = convexity / top, and the strength λ(s) stays below `top`.
     """
 
@@ -91,7 +94,10 @@ class LearnedRidge(nn.Module):
         even, odd = (even + even.flip(1, 2)) / 2, (odd - odd.flip(1, 2)) / 2
         w = torch.cat([even - even.mean(dim=(1, 2), keepdim=True), odd])
         power = torch.fft.rfft2(w, s=(FREQUENCIES, FREQUENCIES)).abs().square().sum(dim=0)
-        return (w / power.max().sqrt()).unsqueeze(1)
+        # nearly the maximum, but every frequency that is close to it has a say
+        top = power.max().detach()
+        norm = top * (power / top).pow(SHARPNESS).mean().pow(1 / SHARPNESS)
+        return (w / norm.sqrt()).unsqueeze(1)
 
     def constrained_slopes(self) -> Tensor:
         """Slopes (C, M) in [-ρ, 1], of splines that stay nonnegative on the right, the last slope too."""
@@ -243,13 +249,13 @@ def read_images(folder: Path) -> list[Tensor]:
     return [torch.from_numpy(np.array(Image.open(path).convert("L"))) for path in sorted(folder.glob("*.png"))]
 
 
-def mean_psnr(energy: RidgeEnergy, images: list[Tensor], level: float) -> float:
+def mean_psnr(energy: RidgeEnergy, images: list[Tensor], level: float, tol: float = 1e-4) -> float:
     """Mean PSNR over images with fixed Gaussian noise of level / 255, nothing clipped."""
     scores = []
     for number, image in enumerate(images):
         clean = image.float()[None, None] / 255
         noise = torch.randn(clean.shape, generator=torch.Generator().manual_seed(number))
-        x = energy.denoise(clean + level / 255 * noise, level / 255).value
+        x = energy.denoise(clean + level / 255 * noise, level / 255, tol=tol).value
         scores.append(-10 * math.log10(float((x - clean).square().mean())))
     return sum(scores) / len(scores)
 
@@ -367,7 +373,7 @@ def newest(folder: Path) -> RidgeEnergy:
     found = Checkpoints(folder).load()
     if found is None:
         raise FileNotFoundError(f"{folder} has no checkpoint to read. Train first, or give the folder of a run.")
-    values = {key: tuple(v) if isinstance(v, list) else v for key, v in found.state["settings"].items()}
+    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in found.state["settings"].items()}
     model = LearnedRidge(RidgeTraining(**values))
     with torch.no_grad():
         for parameter, value in zip(model.parameters(), found.state["average"], strict=True):
@@ -384,6 +390,8 @@ def main() -> None:
     parser.add_argument("--settings", type=json.loads, default={}, help="settings that differ, as JSON")
     parser.add_argument("--file", type=Path, help="the exported energy, to write or to score")
     parser.add_argument("--levels", type=float, nargs="+", default=[5.0, 10.0, 15.0], help="noise levels / 255")
+    parser.add_argument("--every", type=int, default=1, help="score every n-th image only")
+    parser.add_argument("--tol", type=float, default=1e-4, help="distance to the minimiser when scoring")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -396,9 +404,9 @@ def main() -> None:
         print(f"{arguments.file}: {energy!r}, Lipschitz constant of the gradient {energy.upper:.6f}")
     else:
         energy = load_ridge(arguments.file) if arguments.file else newest(arguments.folder)
-        images = read_images(arguments.images)
+        images = read_images(arguments.images)[:: arguments.every]
         for level in arguments.levels:
-            print(f"{level:g}: {mean_psnr(energy, images, level):.3f} dB", flush=True)
+            print(f"{level:g}: {mean_psnr(energy, images, level, arguments.tol):.3f} dB", flush=True)
 
 
 if __name__ == "__main__":
