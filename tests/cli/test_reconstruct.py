@@ -18,6 +18,7 @@ from lipspline.cli.reconstruct import parse_number, parse_slices
 from lipspline.formats import mri as files
 from lipspline.formats.volume import Volume
 from lipspline.functional.quality import psnr
+from lipspline.imaging.verify import verify
 
 DATA = Path(os.environ.get("LIPSPLINE_DATA", "/nonexistent"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="LIPSPLINE_DATA names no folder")
@@ -378,6 +379,60 @@ def test_numbers_and_slices_are_parsed():
 
 
 # Real processes and real data
+
+
+KILLED = """
+import os, sys
+left = int(sys.argv[1])
+def die(event, arguments):
+    global left
+    writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    place = str(arguments[0]) if arguments else ""
+    if "out" in place and (writes or event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir")):
+        left -= 1
+        if left < 0:
+            os._exit(9)
+sys.addaudithook(die)
+sys.argv = ["lipspline", *sys.argv[2:]]
+from lipspline.cli import main
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["out.npy", "out"])
+def test_a_process_that_ends_at_any_change_is_finished_by_the_same_command(name, net, run, tmp_path):
+    """Every change of files by its number, in a real process that ends there without a word."""
+    source = sample_files.write_npy(tmp_path / "v.npy", sample_files.images())
+    options = ["--simulate", "--report"]
+    assert run("mri", source, tmp_path / "whole" / name, *options)[0] == 0
+    expected, changes = images(tmp_path / "whole" / name), 0
+    while True:
+        folder = tmp_path / str(changes)
+        words = [
+            "reconstruct",
+            "mri",
+            source,
+            folder / name,
+            *options,
+            "--model",
+            net,
+            "--max-steps",
+            3,
+            "--tol",
+            "1e-3",
+        ]
+        done = subprocess.run([sys.executable, "-c", KILLED, *map(str, [changes, *words])], capture_output=True)
+        if done.returncode == 0:
+            break
+        assert done.returncode == 9, done.stderr
+        code, _, err = run("mri", source, folder / name, *options)
+        assert code == 0, (changes, err)
+        assert sorted(path.name for path in folder.iterdir()) == sorted([name, f"{name}.html", f"{name}.json"])
+        assert torch.equal(images(folder / name), expected), changes
+        assert verify(folder / name).holds
+        changes += 1
+    assert changes > 10
 
 
 @pytest.mark.slow

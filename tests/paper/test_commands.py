@@ -116,3 +116,16 @@ def test_a_folder_of_images_becomes_a_denoiser(tmp_path, monkeypatch):
 def test_the_list_is_there_without_a_recipe():
     listing = json.loads(CliRunner().invoke(cli.app, ["reproduce", "--json"]).stdout)
     assert {"fig-1d", "w1-mixtures", "w1-mnist", "wgan-mnist"} <= listing.keys()
+
+
+def test_two_trainings_of_one_job_do_not_meet(tiny):
+    """The second is told about the first; afterwards no lock is left."""
+    from lipspline._infra.files import locked
+
+    command = ["train", "tiny.toml", "--scale", "smoke", "--job", "lls-new-spectral-f1", "--json"]
+    lock = tiny / "runs" / "tiny-smoke" / "lls-new-spectral-f1.lock"
+    with locked(lock, "it"):
+        result = CliRunner().invoke(cli.app, command)
+        assert "lls-new-spectral-f1 is being written by another lipspline" in str(result.exception)
+    assert CliRunner().invoke(cli.app, command).exit_code == 0
+    assert not lock.exists()

@@ -15,6 +15,7 @@ from lipspline._infra.randomness import generator
 from lipspline.formats import ct, mri
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.validation import FileError
+from lipspline.imaging.problem import add_kspace_noise, add_sinogram_noise
 from lipspline.operators import MRI, MultiCoilMRI, ParallelBeamCT, cartesian_mask, espirit, simulated_maps
 from lipspline.operators.espirit import UNCROPPED
 from lipspline.operators.fbp import fbp
@@ -74,9 +75,7 @@ def draw_mask(scan: MriScan, width: int, name: str, seed: int) -> Tensor:
 
 def add_noise(y: Tensor, mask: Tensor, noise: float, name: str, seed: int) -> Tensor:
     """Data with noise of standard deviation `noise` on real and imaginary part of what was measured."""
-    stream = generator(seed, "noise", name)
-    real, imaginary = (torch.randn(y.shape, generator=stream) for _ in range(2))
-    return y + noise * torch.complex(real, imaginary) * torch.fft.ifftshift(mask)
+    return add_kspace_noise(y, mask, noise, generator(seed, "noise", name))
 
 
 def measure_mri(image: Tensor, scan: MriScan, name: str, seed: int) -> Problem:
@@ -192,8 +191,7 @@ def read_attenuations(path: Path) -> list[Tensor]:
 def measure_ct(image: Tensor, scan: CtScan, name: str, seed: int) -> Problem:
     """`y = H x + n` with parallel beams; the solver starts at the smoothest filtered backprojection [sec:exp_pnp]."""
     H = _geometry(image.shape[-1], scan.angles, scan.detectors)
-    y = H.forward(image)
-    y = y + scan.noise * torch.randn(y.shape, generator=generator(seed, "noise", name))
+    y = add_sinogram_noise(H.forward(image), scan.noise, generator(seed, "noise", name))
     return Problem(y, H, image, fbp(y, H, filter="hann"))
 
 
