@@ -126,6 +126,6 @@ def test_two_trainings_of_one_job_do_not_meet(tiny):
     lock = tiny / "runs" / "tiny-smoke" / "lls-new-spectral-f1.lock"
     with locked(lock, "it"):
         result = CliRunner().invoke(cli.app, command)
-        assert "lls-new-spectral-f1 is being written by another lipspline" in str(result.exception)
+        assert "is being written by another lipspline, process" in str(result.exception)
     assert CliRunner().invoke(cli.app, command).exit_code == 0
     assert not lock.exists()

@@ -1,7 +1,6 @@
 """`lipspline train`."""
 
 import json as jsonlib
-from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -155,7 +154,6 @@ def _recipe(
     what: str, job: str | None, scale: str | None, data: Path | None, output: Path, seed: int, json: bool
 ) -> None:
     from lipspline._infra import ranks
-    from lipspline._infra.files import locked
     from lipspline.paper.recipe import load
     from lipspline.paper.run import Run, chain, minutes_left, pick, progress
     from lipspline.paper.run import train as train_job
@@ -167,10 +165,8 @@ def _recipe(
     with ranks.session():
         if ranks.is_main():
             asked_to_start(f"{names} at the scale {run.recipe.scale}", minutes_left(trainings), scale)
-        folder = run.folder / chosen.name
-        lock = locked(folder.with_name(f"{folder.name}.lock"), f"The training {folder}")
-        with lock if ranks.is_main() else nullcontext(), progress([one for _, one in trainings], err) as watch:
+        with progress([one for _, one in trainings], err) as watch:
             outcome = train_job(run, chosen, watch, tensorboard=find_spec("tensorboard") is not None)
         if ranks.is_main():
-            document = {"job": chosen.name, "folder": str(folder), **outcome.numbers}
+            document = {"job": chosen.name, "folder": str(run.folder / chosen.name), **outcome.numbers}
             show(document, jsonlib.dumps(document, indent=2), json)
