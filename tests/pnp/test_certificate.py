@@ -28,7 +28,12 @@ def test_json_has_the_same_and_parses():
     document = json.loads(solution.certificate.to_json())
     assert document["guaranteed"] is True
     assert document["setting"] == {**solution.certificate.setting.__dict__, "norm": list(H.norm_bounds())}
-    assert [estimate["label"] for estimate in document["estimates"]] == ["eq:EstForward", "eq:H_invert", "eq:EstCont"]
+    assert [estimate["label"] for estimate in document["estimates"]] == [
+        "eq:EstForward",
+        "eq:H_invert",
+        "eq:EstCont",
+        "firm contraction",
+    ]
     assert document["residual"] == solution.residuals[-1]
     assert document["plain_steps"] == solution.steps
 
@@ -41,7 +46,7 @@ def test_without_guarantee_nothing_is_claimed_anywhere():
     assert document["lipschitz"] is None
     assert document["distance"] is None
     assert all(estimate["constant"] is None for estimate in document["estimates"])
-    assert str(solution.certificate).count("no guarantee") == 5
+    assert str(solution.certificate).count("no guarantee") == 6
     assert "no guarantee" in str(solution)
 
 

@@ -181,6 +181,36 @@ class TestContraction:
         assert "only fixed point" in certificate.guarantee
         assert certificate.distance is not None
 
+    def test_the_constant_of_a_firm_contraction_is_attained(self):
+        """D = Id and a singular value √e, e = (1-K)/(Kα): x = s y / (s² + e), and [eq:EstCont] is 10 times as much."""
+        contraction, step = 0.99, 1.0
+        e = (1 - contraction) / (contraction * step)
+        H = Matrix(torch.diag(torch.tensor([1.0, math.sqrt(e), 1e-3]).double()))
+        y = torch.tensor([[0.0, 1.0, 0.0]]).double()
+        solution = fbs(y, H, nn.Identity(), step=step, contraction=contraction, tol=1e-12, max_steps=20_000)
+        best = solution.certificate.image_stability
+        assert best.label == "firm contraction"
+        assert best.constant == pytest.approx(0.5 * math.sqrt(step * contraction / (1 - contraction)))
+        assert float(solution.value.norm()) == pytest.approx(best.constant, rel=1e-6)
+        assert solution.certificate.estimates[2].constant > 10 * best.constant
+
+    def test_a_firm_contraction_needs_beta_at_most_one_half(self):
+        y, H = torch.ones(1, 2), Matrix(torch.eye(2))
+        assert fbs(y, H, nn.Identity(), 0.6, contraction=0.9).certificate.estimates[3].constant is None
+        assert fbs(y, H, nn.Identity(), 0.5, contraction=0.9).certificate.estimates[3].constant is not None
+        assert fbs(y, H, nn.Identity(), 0.5).certificate.estimates[3].constant is None
+
+    def test_images_are_contracted_towards_the_reference(self):
+        """H does not see the second pixel: there x = r + K (x - r), so x = r."""
+        H = Matrix(torch.tensor([[1.0, 0.0]], dtype=torch.float64))
+        r = torch.tensor([[0.3, 0.8]]).double()
+        options = {"contraction": 0.9, "tol": 1e-12, "max_steps": 5000}
+        solution = fbs(torch.ones(1, 1).double(), H, nn.Identity(), reference=r, **options)
+        assert float(solution.value[0, 1]) == pytest.approx(0.8)
+        # x = 0.03 + 0.9 (x - (x - 1)) in the first
+        assert float(solution.value[0, 0]) == pytest.approx(0.93)
+        assert solution.certificate.distance < 1e-8
+
     def test_round_off_inside_the_denoiser_is_counted(self):
         """Biases that cancel inside cost float32 its digits: the distance says so, and is not idle."""
         n = 30

@@ -140,7 +140,7 @@ def test_a_known_solution_is_not_solved_again():
 
 def test_limits_tend_to_the_bounds_as_the_residual_vanishes():
     solution = fbs(torch.rand(1, 3), Identity((3,)), soft_threshold(0.1), contraction=0.8)
-    forward, inverse, contract = _ratios(solution, 2.0, 1.0, 1.0, residual=0.0)
+    forward, inverse, contract, _ = _ratios(solution, 2.0, 1.0, 1.0, residual=0.0)
     assert (forward.limit, inverse.limit) == (1.0, pytest.approx(1.0))
     assert contract.limit == pytest.approx(solution.certificate.estimates[2].constant)
     later = _ratios(solution, 2.0, 1.0, 1.0, residual=0.1)

@@ -51,6 +51,12 @@ class ReconstructionCertificate:
             return self.setting.estimates()
         return tuple(Estimate(e.label, e.statement, None, "no guarantee") for e in self.setting.estimates())
 
+    @property
+    def image_stability(self) -> Estimate | None:
+        """The estimate with the smallest proven constant in `‖x1 - x2‖ <= c ‖y1 - y2‖`; None if there is none."""
+        proven = [e for e in self.estimates if e.constant is not None and e.statement.startswith("‖x1")]
+        return min(proven, key=lambda estimate: estimate.constant or 0.0, default=None)
+
     def to_json(self) -> str:
         """The certificate as a JSON document."""
         return json.dumps(_finite({**asdict(self), **self._derived()}), indent=2, ensure_ascii=False)

@@ -81,6 +81,7 @@ def fbs(
     accelerate: bool = False,
     *,
     contraction: float = 1.0,
+    reference: Tensor | None = None,
     start: Tensor | None = None,
     guarantee: bool = True,
     progress: Callable[[Progress], None] | None = None,
@@ -110,6 +111,8 @@ def fbs(
         accelerate: use Anderson's steps, safeguarded so that convergence stays proven (the theorem is in `Anderson`).
         contraction: K, at most 1; below 1 the fixed point is unique, [eq:EstCont] holds and the distance to the fixed
             point is bounded.
+        reference: r, an image that does not depend on y: images are contracted towards it, `r + K (D_1(z) - r)`, and
+            not towards black; all estimates stay.
         start: first iterate; `α Hᵀ y` if not given.
         guarantee: False runs without the hypotheses, and says so in everything returned.
         progress: called with a `Progress` after each denoiser call.
@@ -132,6 +135,7 @@ def fbs(
         max_steps=max_steps,
         accelerate=accelerate,
         contraction=contraction,
+        reference=reference,
         start=start,
         guarantee=guarantee,
         progress=progress,
@@ -150,6 +154,7 @@ def solve(
     max_steps: int,
     accelerate: bool,
     contraction: float = 1.0,
+    reference: Tensor | None = None,
     start: Tensor | None = None,
     guarantee: bool = True,
     progress: Callable[[Progress], None] | None = None,
@@ -174,9 +179,12 @@ def solve(
     violations += pairing_violations(pairing, norm[1])
     _refuse(violations, guarantee)
     magnitude = setting.step * norm[1] * norms(y)
+    towards = (
+        None if reference is None else supported(checks.finite("reference", reference.to(first)), H).expand_as(first)
+    )
     with evaluating(denoiser):
         value, runs = iterate(
-            averaged_map(y, H, denoiser, setting),
+            averaged_map(y, H, denoiser, setting, towards),
             first,
             tol=tol,
             max_steps=max_steps,
@@ -189,7 +197,7 @@ def solve(
     if not guarantee:
         violations.insert(0, "guarantee=False was passed.")
     violations += [sentence for sentence in (BROKEN, STRETCHED) if any(run.reason == sentence for run in runs)]
-    distance = distance_bound(value, y, H, denoiser, setting) if not violations else (None, "no guarantee")
+    distance = distance_bound(value, y, H, denoiser, setting, towards) if not violations else (None, "no guarantee")
     return Solution(value, tuple(runs), _certificate(setting, violations, pairing, runs, tol, distance))
 
 
@@ -203,7 +211,9 @@ def certified_bound(denoiser: Denoiser, guarantee: bool = True) -> float | None:
         return None
 
 
-def averaged_map(y: Tensor, H: LinearOperator, denoiser: Denoiser, setting: Setting) -> FixedPointMap:
+def averaged_map(
+    y: Tensor, H: LinearOperator, denoiser: Denoiser, setting: Setting, reference: Tensor | None = None
+) -> FixedPointMap:
     """The map `T(x, rows)` whose fixed points are the reconstructions [eq:pnp_fbs]; differentiable in x and y.
 
     It maps images that are zero outside `H.support` to such images.
@@ -219,7 +229,8 @@ def averaged_map(y: Tensor, H: LinearOperator, denoiser: Denoiser, setting: Sett
     def mapped(x: Tensor, rows: Tensor) -> Tensor:
         z = x - setting.step * gradient(x, rows)
         denoised = supported(denoise(denoiser, z), H, rows)
-        return setting.contraction * (z + setting.beta * (denoised - z))
+        contracted = setting.contraction * (z + setting.beta * (denoised - z))
+        return contracted if reference is None else contracted + (1 - setting.contraction) * reference[rows]
 
     return mapped
 

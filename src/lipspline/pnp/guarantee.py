@@ -167,11 +167,14 @@ class Setting:
         """The bound `‖T(x) - x‖ / (1 - q)` on the distance of x to the fixed point, with the `rate` q < 1 of T."""
         return residual / (1 - self.rate) if contracts(self.rate) else None
 
-    def estimates(self) -> tuple[Estimate, Estimate, Estimate]:
+    def estimates(self) -> tuple[Estimate, Estimate, Estimate, Estimate]:
         """The stability estimates [eq:EstForward], [eq:H_invert], [eq:EstCont] with their constants for this setting.
 
         The first two are [prop:stability1] and need a firmly nonexpansive D_β, the third is [prop:stability2] and needs
         a contraction.
+        The fourth is for `D_β = K F` with a firmly nonexpansive F: `(1-K)‖δ‖² + Kα‖Hδ‖² <= Kα⟨Hδ, δy⟩`, which is the
+        estimate of a minimiser with `e = (1-K)/(Kα)`: `s/(s² + e)` at the worst singular value s, at most
+        `½√(αK/(1-K))`, far below the third (docs/guarantee.md).
         The paper prints `1/σ_min(HᵀH)` in [eq:H_invert]; what follows from [eq:EstForward] is `1/σ_min(H)`.
         """
         forward = None if not self.firm else 1.0
@@ -181,12 +184,26 @@ class Setting:
             contract = self.step * self.norm[1] * self.lipschitz / (1 - self.lipschitz)
         not_firm = "D_β is not known to be firmly nonexpansive; β <= 1/2 and a 1-Lipschitz D make it so"
         no_inverse = not_firm if forward is None else "no positive lower bound on the singular values of H is known"
+        firm = self._firm_constant()
         no_contraction = "D_β is not known to be a contraction; contraction=K makes it one"
         return (
             Estimate("eq:EstForward", "‖Hx1 - Hx2‖ <= c ‖y1 - y2‖", forward, "" if forward else not_firm),
             Estimate("eq:H_invert", "‖x1 - x2‖ <= c ‖y1 - y2‖", inverse, "" if inverse else no_inverse),
             Estimate("eq:EstCont", "‖x1 - x2‖ <= c ‖y1 - y2‖", contract, no_contraction if contract is None else ""),
+            Estimate("firm contraction", "‖x1 - x2‖ <= c ‖y1 - y2‖", firm, "" if firm else NOT_FIRM_CONTRACTION),
         )
+
+    @property
+    def pull(self) -> float:
+        """`e = (1 - K) / (K α)`: what a contraction by K adds, as `(e/2)‖x‖²` would to a minimiser."""
+        return (1 - self.contraction) / (self.contraction * self.step)
+
+    def _firm_constant(self) -> float | None:
+        """The largest `s/(s² + e)` over the singular values s of H; None without contraction or a firm F."""
+        if not contracts(self.contraction) or self._bound > 1 or not 0 < self.beta <= 0.5 or self._about_step():
+            return None
+        s = min(max(math.sqrt(self.pull), self.smallest or 0.0), self.norm[1])
+        return s / (s**2 + self.pull) * (1 + 1e-12)
 
     @property
     def _bound(self) -> float:
@@ -220,6 +237,9 @@ class Setting:
             f"The step must lie strictly between 0 and 2/‖H‖² = {limit:.6g}, but is {self.step:g}. "
             f"Leave step out to get 1/‖H‖² = {limit / 2:.6g}."
         )
+
+
+NOT_FIRM_CONTRACTION = "it needs contraction=K below 1, β <= 1/2 and a 1-Lipschitz D"
 
 
 def contracts(lipschitz: float) -> bool:

@@ -21,7 +21,12 @@ def operator_round_off(H: LinearOperator, x: Tensor) -> float:
 
 @torch.no_grad()
 def distance_bound(
-    value: Tensor, y: Tensor, H: LinearOperator, denoiser: Denoiser, setting: Setting
+    value: Tensor,
+    y: Tensor,
+    H: LinearOperator,
+    denoiser: Denoiser,
+    setting: Setting,
+    reference: Tensor | None = None,
 ) -> tuple[float | None, str]:
     """A bound on the distance of the images `value` to their fixed points, or None and why there is none.
 
@@ -44,6 +49,8 @@ def distance_bound(
     if H.support is not None:
         denoised = torch.where(H.support, denoised, 0)
     mapped = setting.contraction * (z + setting.beta * (denoised - z))
+    if reference is not None:
+        mapped = mapped + (1 - setting.contraction) * wide(reference)
     inner = torch.cat([bound for _, bound in parts])
     lost = setting.contraction * (setting.beta * inner + (1 - setting.beta) * lost)
     lost = lost + 10 * EPS * (norms(x) + norms(z) + norms(denoised))

@@ -5,8 +5,9 @@ differences `Δ` between two runs and `d = ‖Δy‖` the proofs of [sec:pnp_res
 
     ‖HΔx'‖² <= ‖HΔx'‖ d + ‖Δx'‖ ‖Δg‖ / α        and        ‖Δx'‖ <= K (‖Δg‖ + α ‖H‖ d) / (1 - K)
 
-for a firmly nonexpansive and a K-Lipschitz D_β. These are the limits that a measured ratio may not exceed; they
-tend to [eq:EstForward] and [eq:EstCont] as `g → 0`.
+for a firmly nonexpansive and a K-Lipschitz D_β, and `‖Δx'‖ <= c d + ‖Δg‖ / (α (σ² + e))` for the firm contraction.
+These are the limits that a measured ratio may not exceed; they tend to [eq:EstForward], [eq:EstCont] and the constant c
+as `g → 0`.
 """
 
 import json
@@ -241,7 +242,7 @@ def _ratios(base: Solution, d: float, data: float, image: float, residual: float
     """Measured ratios `‖HΔx‖/d` and `‖Δx‖/d` with their limits, where `residual` bounds ‖Δg‖."""
     setting = base.certificate.setting
     assert isinstance(setting, Setting)
-    forward, inverse, contract = (estimate.constant for estimate in base.certificate.estimates)
+    forward, inverse, contract, firm = (estimate.constant for estimate in base.certificate.estimates)
     reached = None
     if forward is not None:
         reached = (1 + math.sqrt(1 + 4 * image * residual / (setting.step * d**2))) / 2
@@ -250,4 +251,10 @@ def _ratios(base: Solution, d: float, data: float, image: float, residual: float
         Ratio("eq:EstForward", data / d, reached),
         Ratio("eq:H_invert", image / d, None if reached is None or inverse is None else reached * inverse),
         Ratio("eq:EstCont", image / d, None if contract is None else contract + k * residual / ((1 - k) * d)),
+        Ratio("firm contraction", image / d, None if firm is None else firm + _excess(setting, residual) / d),
     )
+
+
+def _excess(setting: Setting, residual: float) -> float:
+    """What a residual adds to `‖Δx‖` in the estimate of a firm contraction."""
+    return residual / (setting.step * ((setting.smallest or 0.0) ** 2 + setting.pull))

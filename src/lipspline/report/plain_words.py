@@ -269,6 +269,11 @@ def _distance(certificate: ReconstructionCertificate) -> Line:
 
 
 ESTIMATES = {
+    "firm contraction": (
+        "Image stability, sharper",
+        "If the measurements change, the image changes {amount}.",
+        "No step shrinks the image, so shrinking gives no bound; a contraction K < 1 would.",
+    ),
     "minimiser:data": (
         "Data stability",
         "If the measurements change, what this image predicts for them changes {amount}.",
