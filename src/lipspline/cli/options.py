@@ -9,7 +9,7 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
 Threads = Annotated[int, typer.Option(help="Threads to use; 0 leaves torch's choice.", min=0)]
-Data = Annotated[Path | None, typer.Option(help="The data folder; LIPSPLINE_DATA if not given.")]
+DataFolder = Annotated[Path | None, typer.Option(help="The data folder; LIPSPLINE_DATA if not given.")]
 OutFolder = Annotated[Path, typer.Option(help="Holds runs/ (to go on after a stop) and results/.")]
 ScaleOption = Annotated[
     str | None, typer.Option(help="smoke (seconds), laptop (the default), or paper (the published protocol: days).")

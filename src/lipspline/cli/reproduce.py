@@ -7,7 +7,7 @@ import torch
 import typer
 
 from lipspline._infra.memory import keep_memory
-from lipspline.cli.options import Data, Json, OutFolder, ScaleOption, Seed, Threads, start
+from lipspline.cli.options import DataFolder, Json, OutFolder, ScaleOption, Seed, Threads, start
 from lipspline.cli.output import err, show
 from lipspline.cli.train import asked_to_start
 
@@ -17,7 +17,7 @@ def reproduce(
     scale: ScaleOption = None,
     list_: Annotated[bool, typer.Option("--list", help="Show the recipes and how long they take.")] = False,
     workers: Annotated[int, typer.Option(help="Processes that share the work; 0: one a thread.", min=0)] = 0,
-    data: Data = None,
+    data: DataFolder = None,
     out: OutFolder = Path(),
     json: Json = False,
     seed: Seed = 0,

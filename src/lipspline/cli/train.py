@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lipspline._infra.memory import keep_memory
-from lipspline.cli.options import Data, Json, ScaleOption, Seed, Threads, start
+from lipspline.cli.options import DataFolder, Json, ScaleOption, Seed, Threads, start
 from lipspline.cli.output import err, out, show
 
 HOUR = 60.0  # minutes
@@ -38,7 +38,7 @@ def train(
     job: Annotated[str | None, typer.Option(help="Which training of the recipe, if it has several.")] = None,
     scale: ScaleOption = None,
     whole: Annotated[bool, typer.Option("--show", help="Print what the recipe finally is, and stop.")] = False,
-    data: Data = None,
+    data: DataFolder = None,
     json: Json = False,
     seed: Seed = 0,
     threads: Threads = 0,
