@@ -153,7 +153,7 @@ def test_the_table_and_the_json_say_it_all():
     evidence = stability(torch.rand(2, 5), Identity((5,)), soft_threshold(0.1), perturbations=3, ascents=2)
     text = str(evidence)
     assert "estimate" in text
-    assert "[eq:EstForward]  1 " in text
+    assert "[eq:EstForward]     1 " in text
     assert "holds" in text
     assert "not claimed" in text
     document = json.loads(evidence.to_json())
