@@ -34,7 +34,7 @@ from lipspline.priors.energy import Energy
 FORMAT = "lipspline-ridge/1"
 
 
-class Denoised(NamedTuple):
+class ProximalPoint(NamedTuple):
     """An approximate minimiser of ½‖x - y‖² + λ R(x)."""
 
     value: Tensor
@@ -118,7 +118,7 @@ class RidgeEnergy(nn.Module):
         """∇R_s(x) for images (B, 1, H, W), real or complex."""
         return self.at(noise).gradient(x)
 
-    def denoise(self, y: Tensor, noise: float, *, tol: float = 1e-4, max_steps: int = 1000) -> Denoised:
+    def denoise(self, y: Tensor, noise: float, *, tol: float = 1e-4, max_steps: int = 1000) -> ProximalPoint:
         """The minimiser of ½‖x - y‖² + λ(s) R_s(x): a firmly nonexpansive map of y if the energy is convex."""
         return self.at(noise).prox(y, self.strength(noise), tol=tol, max_steps=max_steps)
 
@@ -204,7 +204,7 @@ class RidgeAtNoise(Energy):
         return self.adjoint(piecewise_affine(self.responses(x), *self.tables))
 
     @torch.no_grad()
-    def prox(self, y: Tensor, strength: float, *, tol: float = 1e-4, max_steps: int = 1000) -> Denoised:
+    def prox(self, y: Tensor, strength: float, *, tol: float = 1e-4, max_steps: int = 1000) -> ProximalPoint:
         """Minimise ½‖x - y‖² + strength R(x) by accelerated gradient steps with restarts (O'Donoghue and Candès 2015).
 
         The objective is strongly convex with constant μ = 1 - strength ρ, so that its gradient at any x proves
@@ -238,7 +238,7 @@ class RidgeAtNoise(Energy):
                 v = new + (t - 1) / t_new * (new - x)
                 t = t_new
             x = new
-        return Denoised(v, steps, distance)
+        return ProximalPoint(v, steps, distance)
 
 
 def _check(tensors: dict[str, Tensor], even: int, radius: float) -> None:
