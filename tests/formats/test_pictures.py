@@ -1,5 +1,7 @@
 """Pictures: read as stored, by what their numbers mean, and every kind of damage named."""
 
+import time
+
 import numpy as np
 import pytest
 import tifffile
@@ -199,7 +201,11 @@ def test_a_turned_picture_stands_upright_as_pillow_turns_it(turn, tmp_path):
     [
         (np.zeros((4, 5), np.float32), {"photometric": "miniswhite"}, "0 for white in float32 values"),
         (np.zeros((4, 5, 5), np.uint8), {"photometric": "minisblack", "planarconfig": "contig"}, "5 values a pixel"),
-        (np.zeros((4, 5, 6), np.uint8), {"photometric": "minisblack", "volumetric": True, "tile": (1, 16, 16)}, "4 im"),
+        (
+            np.zeros((4, 5, 6), np.uint8),
+            {"photometric": "minisblack", "volumetric": True, "tile": (1, 16, 16)},
+            "4 images|axes",
+        ),
         (np.zeros((4, 5, 6), np.uint8), {"photometric": "minisblack", "truncate": True}, "4 images in one page"),
         (np.zeros((4, 5), np.uint8), {"photometric": "minisblack", "extratags": [(274, "H", 1, 9, True)]}, "tation 9"),
     ],
@@ -361,3 +367,20 @@ def test_given_white_is_taken():
     assert white_level(np.full((2, 2), 200.0), 255) == 255
     assert white_level(np.full((2, 2), 7), 255) == 255
     assert white_level(np.full((2, 2), 1.7)) == 1  # noise may carry values beyond white
+
+
+def test_a_damaged_chain_of_pages_comes_to_an_end(tmp_path):
+    """A second page of two thousand million rows, and a third that is none: a library goes through them for ever."""
+    path = sample_files.write_other_tiff(tmp_path / "p.tif", "miniswhite")
+    with tifffile.TiffFile(path) as file:
+        second, offset = file.pages[1].offset, file.pages[1].tags["ImageLength"].valueoffset
+    content = bytearray(path.read_bytes())
+    content[offset : offset + 4] = (1786744340).to_bytes(4, "little")
+    end = second + 2 + 12 * int.from_bytes(content[second : second + 2], "little")
+    content[end : end + 4] = (len(content) - 1).to_bytes(4, "little")
+    path.write_bytes(content)
+    begin = time.process_time()
+    for read in (pictures.read, pictures.read_volume):
+        with pytest.raises(FileError):
+            read(path)
+    assert time.process_time() - begin < 5

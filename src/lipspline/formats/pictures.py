@@ -150,7 +150,8 @@ def _read_tiff(path: Path) -> Array:
 def _tiff(path: Path) -> Iterator[Any]:
     """An open TIFF file, each image of which is a page."""
     with checks.require("tifffile", "images", "Reading TIFF files").TiffFile(path) as file:
-        if file.series and len(file.series[0].pages) == 1 < (count := _planes(file.series[0])):
+        described = len(file.pages) == 1 and (file.is_imagej or file.is_shaped)  # iterating damaged pages may not end
+        if described and file.series and (count := _planes(file.series[0])) > 1:
             raise FileError(f"{path} holds {count} images in one page; write each as a page of its own.")
         yield file
 
