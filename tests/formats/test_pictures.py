@@ -1,6 +1,7 @@
 """Pictures: read as stored, by what their numbers mean, and every kind of damage named."""
 
-import time
+import base64
+import zlib
 
 import numpy as np
 import pytest
@@ -369,18 +370,20 @@ def test_given_white_is_taken():
     assert white_level(np.full((2, 2), 1.7)) == 1  # noise may carry values beyond white
 
 
+ENDLESS = (
+    "c-"
+    "r&y)MDUZU|`^5U|?inU<9%RfS3`=76D==MrH;UAiWKUnSpGOI7kN@l+6mnf>8AjfLIhN4$>orWR5tLZ3V<qjI3bxJ|LEcvX23=3{"
+    ")=&Yap==8JQS(fb==AUXc9|2$P55lFYQUw9K4Ty@E;x2&kBooFGxRfRTNHi@sr+z$Nb!JVjrml^cCsn38oGBKGb$Bk}6jN#6a9ef"
+    "3$(;+@h27MHJJWT;&n-"
+    "GC!RhKo9+m_5NrIA%XEk`}WU7!fghgOPB|K465z7qKx5iPr=*K8Mb@q%#UjrcaQ3^1|GWDZPW`SOmkys=}FuSH4b`u49({f5m5i%"
+    "NYf?_W{fd5}PM(000<jYcT"
+)
+"""A damaged file of 754 bytes, packed: its second page has two thousand million rows, its third is none."""
+
+
 def test_a_damaged_chain_of_pages_comes_to_an_end(tmp_path):
-    """A second page of two thousand million rows, and a third that is none: a library goes through them for ever."""
-    path = sample_files.write_other_tiff(tmp_path / "p.tif", "miniswhite")
-    with tifffile.TiffFile(path) as file:
-        second, offset = file.pages[1].offset, file.pages[1].tags["ImageLength"].valueoffset
-    content = bytearray(path.read_bytes())
-    content[offset : offset + 4] = (1786744340).to_bytes(4, "little")
-    end = second + 2 + 12 * int.from_bytes(content[second : second + 2], "little")
-    content[end : end + 4] = (len(content) - 1).to_bytes(4, "little")
-    path.write_bytes(content)
-    begin = time.process_time()
+    """A library that is asked for all pages as a series goes through them for ever."""
+    (tmp_path / "p.tif").write_bytes(zlib.decompress(base64.b85decode(ENDLESS)))
     for read in (pictures.read, pictures.read_volume):
         with pytest.raises(FileError):
-            read(path)
-    assert time.process_time() - begin < 5
+            read(tmp_path / "p.tif")
