@@ -32,7 +32,12 @@ Out = Annotated[
 ]
 Simulate = Annotated[bool, typer.Option("--simulate", help="IN holds images: measure them, add noise, compare.")]
 DataNoise = Annotated[float | None, typer.Option(help="Noise added to simulated data; by default the paper's.")]
-Prior = Annotated[str, typer.Option("--prior", "--model", help="A name (lls, relu, av), a .safetensors file, or auto.")]
+Prior = Annotated[
+    str,
+    typer.Option(
+        "--prior", "--model", help="ridge, ridge-weak, tv, wavelet, lls, relu, av, a .safetensors file, or auto."
+    ),
+]
 Strength = Annotated[str, typer.Option(help="Of the regularisation, relative to auto: 0.5 smooths less, 2 more.")]
 Noise = Annotated[str, typer.Option(help="Noise level of the prior, in units of 1/255; or auto.")]
 Beta = Annotated[str, typer.Option(help="Weight β of the denoiser, up to 0.5 for stability; or auto.")]

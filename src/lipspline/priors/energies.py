@@ -85,6 +85,23 @@ def resolve_ridge_file(path: Path, name: str | None = None) -> EnergyPrior:
     )
 
 
+def resolve_formula(name: str, make: Callable[[], Energy], width: float, words: str) -> EnergyPrior:
+    """An energy without weights: `λ(s) = s² / width`, as for independent features with a Laplace distribution.
+
+    Args:
+        width: of the distribution of the features, in grey values in [0, 1]; it was fitted to photographs.
+    """
+    return EnergyPrior(
+        name=name,
+        sha256="",
+        levels=(),
+        make=lambda _: make(),
+        weight=lambda s: s**2 / width,
+        convex=True,
+        words=words,
+    )
+
+
 def _filters(energy: RidgeEnergy) -> str:
     size = energy.filters.shape[-1]
     return f"{len(energy.filters)} filters of {size}x{size}"

@@ -5,14 +5,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lipspline.priors.denoisers import resolve_file, resolve_shipped, shipped
-from lipspline.priors.energies import resolve_ridge, resolve_ridge_file
+from lipspline.priors.energies import resolve_formula, resolve_ridge, resolve_ridge_file
 from lipspline.priors.prior import Prior
 from lipspline.priors.ridge import is_ridge_file
+from lipspline.priors.tv import TotalVariation
+from lipspline.priors.wavelet import WaveletSparsity
 
 AUTO = "auto"
+TV_WIDTH, WAVELET_WIDTH = 0.06, 0.03
 ENERGIES: dict[str, Callable[[], Prior]] = {
     "ridge": lambda: resolve_ridge("ridge"),
     "ridge-weak": lambda: resolve_ridge("ridge-weak"),
+    "tv": lambda: resolve_formula("tv", TotalVariation, TV_WIDTH, "total variation"),
+    "wavelet": lambda: resolve_formula("wavelet", WaveletSparsity, WAVELET_WIDTH, "cycle-spun orthonormal wavelets"),
 }
 """Priors that are energies, by name, the recommended one first: a new energy joins here."""
 FIRST = ("lls",)
