@@ -415,8 +415,8 @@ def plant(root: Path, rng: random.Random) -> None:
 
 def check_one_tree(root: Path, seed: int) -> bool:
     """Write one output into one random tree: nothing but the output, and what belongs to it, changes."""
-    rng = random.Random(seed)
-    root.mkdir()
+    rng, root = random.Random(seed), root / "tree"
+    root.mkdir(parents=True)
     plant(root, rng)
     target = root / rng.choice(("o.npy", "series", "data", "data/o.npy", "new/o.npy", ".", "..", "series/old"))
     inputs = (
@@ -430,17 +430,22 @@ def check_one_tree(root: Path, seed: int) -> bool:
         assert snapshot(root) == before, f"refused, but something changed (seed {seed})"
         return False
     after = snapshot(root)
-    own = str(target.relative_to(root))
+    target = target.parent.resolve() / target.name  # a folder on the way may be a link
+    if root.resolve() not in target.parents:  # one that leads out of the tree
+        assert after == before, f"something else changed (seed {seed})"
+        return True
+    own = str(target.relative_to(root.resolve()))
     companions = (own, f"{own}.json", f"{own}.html", f"{own}.parts")
     for name, content in before.items():
         if after.get(name) == content:
             continue
         belongs = name in companions or name.startswith((f"{own}/", f"{own}.parts/"))
         assert belongs, f"{name} changed (seed {seed})"
-        relative = str((root / name).relative_to(target.parent))
+        relative = str((root.resolve() / name).relative_to(target.parent))
         ours = content == "folder" or relative in known or name.startswith(f"{own}.parts/")
         assert ours, f"{name} was not ours (seed {seed})"
-    parents = {str(parent.relative_to(root)) for parent in target.parents if root in parent.parents}
+    top = root.resolve()
+    parents = {str(parent.relative_to(top)) for parent in target.parents if top in parent.parents}
     new = {name for name in after if name not in before and name not in parents}
     assert all(name in companions[:3] or name.startswith(f"{own}/") for name in new), (new, seed)
     assert pair_is_right(target)
