@@ -57,11 +57,11 @@ def test_a_result_as_it_was_written_holds_in_every_point(name, made):
 
 
 def test_the_bound_is_computed_again_from_the_weights(made, copy):
-    claimed = json.loads((made / "shipped.npy.json").read_text())["denoiser"]["certificate"]
+    claimed = json.loads((made / "shipped.npy.json").read_text())["prior"]["certificate"]
     bound = next(check for check in verify(made / "shipped.npy").checks if check.name == "bound")
     assert f"{claimed:.9f} computed again, {claimed:.9f} claimed" in bound.detail
     document = json.loads((copy / "shipped.npy.json").read_text())
-    document["denoiser"]["certificate"] = 0.5
+    document["prior"]["certificate"] = 0.5
     (copy / "shipped.npy.json").write_bytes(to_json(seal(document)))
     assert outcomes(copy / "shipped.npy")["bound"] is Outcome.FAILS
 
@@ -107,7 +107,7 @@ def test_every_damage_is_seen(damage, copy):
 def test_weights_that_have_changed_or_gone_are_told_and_not_believed(copy):
     document = json.loads((copy / "file.npy.json").read_text())
     for source in ("nothing.safetensors", "relu"):
-        document["denoiser"]["source"] = source
+        document["prior"]["source"] = source
         (copy / "file.npy.json").write_bytes(to_json(seal(document)))
         assert outcomes(copy / "file.npy")["bound"] is Outcome.UNCHECKED
     assert verify(copy / "file.npy").holds
