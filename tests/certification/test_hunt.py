@@ -30,6 +30,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", WRONG)
 def test_the_hunt_finds_what_is_wrong(what: str, monkeypatch):
     """Each mistake planted in the rules is met by one of a few hundred networks."""
