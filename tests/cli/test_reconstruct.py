@@ -152,8 +152,8 @@ def test_the_certificate_says_what_was_done_and_what_is_proven(run, net, tmp_pat
     document = json.loads(out)
     assert document == json.loads((tmp_path / "out.npy.json").read_text())
     assert document["guaranteed"] is True
-    assert document["beta"] == {"value": 0.4, "chosen": "given"}
-    assert document["denoiser"]["certificate"] <= 1
+    assert document["weight"] == {"value": 0.4, "chosen": "given"}
+    assert document["prior"]["certificate"] <= 1
     assert document["options"]["acceleration"] == 2
     assert [entry["slice"] for entry in document["slices"]] == [0, 1, 2]
     estimate = document["slices"][0]["certificate"]["estimates"][0]
