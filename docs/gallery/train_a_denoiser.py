@@ -2,7 +2,7 @@
 # # Train a denoiser
 #
 # A small one on three photographs that ship with scikit-image, in seconds: to see how it goes, not to be used. The
-# shipped denoisers have [recipes](../denoisers.md#training-your-own).
+# shipped denoisers have [recipes](../denoisers.md#training-what-ships).
 
 import matplotlib.pyplot as plt
 import torch
