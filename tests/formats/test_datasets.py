@@ -206,9 +206,9 @@ def test_missing_files_folders_and_formats_are_named(tmp_path):
         datasets.read_folder(tmp_path / "nothing")
     with pytest.raises(FileNotFoundError, match=r"holds no image\. Formats: \.png"):
         datasets.read_folder(tmp_path)
-    (tmp_path / "image.jpg").touch()
+    (tmp_path / "image.gif").touch()
     with pytest.raises(ValueError, match=r"known image format.*\.png, \.tif"):
-        pictures.read(tmp_path / "image.jpg")
+        pictures.read(tmp_path / "image.gif")
 
 
 # MNIST
