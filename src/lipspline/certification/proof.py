@@ -111,6 +111,7 @@ def certify(model: nn.Module, input_shape: tuple[int, ...] | None = None) -> Cer
             shape stands beside the bound, as `lower` (`lipspline.certification.estimate_lower`).
 
     Example:
+        >>> import torch
         >>> layer = nn.Linear(2, 2, bias=False)
         >>> _ = layer.weight.data.copy_(torch.tensor([[3.0, 0.0], [0.0, 1.0]]))
         >>> certificate = certify(layer, input_shape=(2,))
