@@ -115,8 +115,8 @@ def certify(model: nn.Module, input_shape: tuple[int, ...] | None = None) -> Cer
         >>> layer = nn.Linear(2, 2, bias=False)
         >>> _ = layer.weight.data.copy_(torch.tensor([[3.0, 0.0], [0.0, 1.0]]))
         >>> certificate = certify(layer, input_shape=(2,))
-        >>> print(f"{certificate.lower:.6f} <= {certificate.upper:.6f}")
-        3.000000 <= 3.000000
+        >>> print(f"{certificate.lower:.3f} <= {certificate.upper:.3f}")
+        3.000 <= 3.000
     """
     layers = _bounds("", model, (), within_eval=not model.training if isinstance(model, nn.Module) else False)
     lower = None if input_shape is None else estimate_lower(model, input_shape)
