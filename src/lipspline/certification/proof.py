@@ -111,10 +111,10 @@ def certify(model: nn.Module, input_shape: tuple[int, ...] | None = None) -> Cer
             shape stands beside the bound, as `lower` (`lipspline.certification.estimate_lower`).
 
     Example:
-        >>> import torch
+        >>> import lipspline, torch
         >>> layer = nn.Linear(2, 2, bias=False)
         >>> _ = layer.weight.data.copy_(torch.tensor([[3.0, 0.0], [0.0, 1.0]]))
-        >>> certificate = certify(layer, input_shape=(2,))
+        >>> certificate = lipspline.certify(layer, input_shape=(2,))
         >>> print(f"{certificate.lower:.3f} <= {certificate.upper:.3f}")
         3.000 <= 3.000
     """
