@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/installed
 KERNELS := $(wildcard src/lipspline/kernels/*.c src/lipspline/kernels/*.h)
 JOBS ?= 2
 
-.PHONY: demo test test-slow lint types check bench bugs fuzz hunt docs clean
+.PHONY: demo test test-slow lint types check bench mutants fuzz hunt faults docs clean
 
 demo: $(INSTALLED)            ## reconstruct an MRI and a CT scan, with a report
 	$(BIN)/lipspline demo
@@ -33,14 +33,18 @@ fuzz: $(INSTALLED)            ## damage 12,000 files of every format: readers an
 	$(BIN)/python tests/fuzz.py --count 10000 --readers
 	$(BIN)/python tests/fuzz.py --count 2000
 
+faults: $(INSTALLED)          ## kill the program at every system call that writes; needs gcc
+	$(BIN)/python tests/faults.py
+
 hunt: $(INSTALLED)            ## certify 100,000 random and tampered networks, and look for one above its bound
 	$(BIN)/python tests/certification/hunt.py 100000
+	$(BIN)/python tests/certification/graph_hunt.py 100000
 
 docs: $(INSTALLED)            ## the site, in site/: runs the gallery; a warning is an error
 	$(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs site
 
-bugs: $(INSTALLED)            ## plant every known bug and see the suite catch it
-	$(BIN)/python tests/bugs/run.py
+mutants: $(INSTALLED)         ## change the source at random and by hand, and see the tests notice; weekly or before a release
+	$(BIN)/python tests/mutants.py --minutes 240
 
 $(INSTALLED): pyproject.toml constraints.txt setup.py $(KERNELS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

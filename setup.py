@@ -14,11 +14,21 @@ FOLDER = Path("src", "lipspline", "kernels")
 FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
 
 
+# MSVC knows neither GNU C nor these flags. /fp:precise rounds products and sums one by one, too. What it cannot compile
+# is left out: the extension is optional, and lipspline then runs its kernels in torch.
+MSVC_FLAGS = ["/O2", "/std:c11", "/fp:precise"]
+
+
 class BuildLibrary(build_ext):
     """A shared library without Python's entry point."""
 
     def get_export_symbols(self, ext):
         return []
+
+    def build_extension(self, ext):
+        if self.compiler.compiler_type == "msvc":
+            ext.extra_compile_args = MSVC_FLAGS
+        super().build_extension(ext)
 
 
 setup(

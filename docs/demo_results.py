@@ -13,7 +13,6 @@ from lipspline.imaging.demo import Comparison, compare, demo_scans
 from lipspline.imaging.problem import DIRECT, Problem
 
 ROOT = Path(__file__).resolve().parent.parent
-BEST = "Plug-and-play"
 
 
 def draw(found: list[Comparison], path: Path) -> None:
@@ -22,7 +21,10 @@ def draw(found: list[Comparison], path: Path) -> None:
     for axes, comparison in zip(rows, found, strict=True):
         problem, best = comparison.problem, comparison.solved[-1].solution.value
         _show(axes[0], "The image", problem.truth, problem)
-        for axis, name, x in ((axes[1], DIRECT[comparison.scan.modality], problem.direct), (axes[2], BEST, best)):
+        for axis, name, x in (
+            (axes[1], DIRECT[comparison.scan.modality], problem.direct),
+            (axes[2], comparison.solved[-1].name, best),
+        ):
             _show(axis, f"{name}, {problem.quality(x)['psnr']:.1f} dB", problem.image(x), problem)
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, dpi=110)

@@ -13,6 +13,7 @@ import contextlib
 import io
 import resource
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -90,6 +91,7 @@ def sound_files(folder: Path) -> list[tuple[str, Path]]:
         ("mri --simulate", sample_files.IMAGE_FILES | sample_files.REFUSED_FILES),
         ("ct", sample_files.SINOGRAM_FILES),
         ("ct --simulate --angles 12 --detectors 30", {k: sample_files.IMAGE_FILES[k] for k in ("slice.dcm", "series")}),
+        ("weights", sample_files.WEIGHTS_FILES),
     )
     made = []
     for command, files in kinds:
@@ -113,10 +115,10 @@ def damaged_copy(source: Path, target: Path, damage: Damage, rng: np.random.Gene
     return target
 
 
-def damaged_files(folder: Path, count: int, seed: int) -> Iterator[tuple[str, Path]]:
+def damaged_files(folder: Path, count: int, seed: int, ending: str = "") -> Iterator[tuple[str, Path]]:
     """`count` damaged files, each with the command that should refuse it or make sense of it."""
     rng = np.random.default_rng(seed)
-    sound = sound_files(folder / "sound")
+    sound = [(command, path) for command, path in sound_files(folder / "sound") if path.name.endswith(ending)]
     for number in range(count):
         command, source = sound[number % len(sound)]
         damage = DAMAGES[rng.integers(len(DAMAGES))]
@@ -131,6 +133,10 @@ def complaint(command: str, path: Path, denoiser: Path) -> str:
     out = path.parent / f"out-{path.name}.npy"
     arguments = ["reconstruct", *command.split(), str(path), str(out)]
     arguments += ["--model", str(denoiser), "--max-steps", "2", "--tol", "0.01"]
+    if command == "weights":
+        image = path.parent / "image.npy"
+        np.save(image, sample_files.images()[0])
+        arguments = ["denoise", str(image), str(out), "--noise", "10", "--model", str(path)]
     stdout, stderr, begin = io.StringIO(), io.StringIO(), time.process_time()
     code: object = 0
     try:
@@ -156,11 +162,14 @@ def complaint(command: str, path: Path, denoiser: Path) -> str:
 
 def complaint_about_reader(command: str, path: Path) -> str:
     """The same for the readers alone: an answer, or a ValueError or OSError that is one line, in time."""
-    from lipspline.formats import ct, mri, pictures
+    from lipspline import models, priors
+    from lipspline.formats import ct, mri, pictures, sinograms
 
     readers: list[Callable[[Path], object]] = [mri.read]
+    if command == "weights":
+        readers = [models.load, lambda path: priors.resolve(path).at(10 / 255)]
     if command.startswith("ct"):
-        readers = [ct.read if "--simulate" in command else ct.read_sinograms]
+        readers = [ct.read if "--simulate" in command else sinograms.read_sinograms]
     if path.suffix.lower() in pictures.IMAGE_ENDINGS:
         readers.append(pictures.read)
     for reader in readers:
@@ -200,6 +209,7 @@ def work(folder: Path, first: int, last: int, readers: bool) -> None:
     for line in (folder / "list").read_text().splitlines()[first:last]:
         command, _, path = line.partition("\t")
         print(f"FILE {path}", flush=True)
+        signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)  # ends the process, also in the midst of a library in C
         says = complaint_about_reader(command, Path(path)) if readers else complaint(command, Path(path), denoiser)
         print(f"SAYS {says!r}", flush=True)
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -218,7 +228,7 @@ def verdicts(output: str, code: int) -> Iterator[tuple[str, str]]:
             yield current, line[5:].strip("'\"")
             said = True
     if not said:
-        yield current, f"the process ended with code {code}"
+        yield current, "no answer in time" if code == -signal.SIGVTALRM else f"the process ended with code {code}"
 
 
 def main() -> int:
@@ -227,6 +237,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=100, help="files for each process")
     parser.add_argument("--readers", action="store_true", help="read the files, and do no more")
+    parser.add_argument("--only", default="", help="damage only files whose names end like this")
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
@@ -234,7 +245,7 @@ def main() -> int:
         return 0
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     sample_files.write_denoiser(folder / "denoiser.safetensors")
-    files = [f"{command}\t{path}" for command, path in damaged_files(folder, options.count, options.seed)]
+    files = [f"{command}\t{path}" for command, path in damaged_files(folder, options.count, options.seed, options.only)]
     (folder / "list").write_text("\n".join(files))
     bad, done = [], 0
     while done < len(files):

@@ -319,6 +319,20 @@ def write_denoiser(path: Path) -> Path:
     return path
 
 
+def write_ridge(path: Path) -> Path:
+    """A small convex ridge energy."""
+    from lipspline.priors.ridge import RidgeEnergy, normalised
+    from lipspline.priors.ridge_files import save_ridge
+
+    rng = torch.Generator().manual_seed(0)
+    raw = torch.randn(4, 1, 5, 5, generator=rng)
+    filters = torch.cat([raw[:2] + raw[:2].flip(2, 3), raw[2:] - raw[2:].flip(2, 3)])
+    slopes, nodes = torch.rand(4, 6, generator=rng), torch.logspace(-2, 0, 3)
+    energy = RidgeEnergy(filters, slopes, torch.zeros(4, 3), torch.zeros(3), nodes, even=2, radius=1.0)
+    save_ridge(normalised(energy), path)
+    return path
+
+
 MRI_FILES: dict[str, Callable[[Path], Path]] = {
     "single.h5": lambda path: write_fastmri(path, coils=False),
     "multi.h5": lambda path: write_fastmri(path, maps=True),
@@ -365,3 +379,9 @@ SINOGRAM_FILES: dict[str, Callable[[Path], Path]] = {
     "sinogram.h5": lambda path: write_hdf5(path, sinogram=sinograms()),
 }
 """Files with sinograms, by name."""
+
+WEIGHTS_FILES: dict[str, Callable[[Path], Path]] = {
+    "denoiser.safetensors": write_denoiser,
+    "ridge.safetensors": write_ridge,
+}
+"""Files with a prior, by name."""

@@ -32,6 +32,8 @@ LEVELS = {
     "models": 6,
     "pnp": 6,
     "training": 6,
+    "robust": 4,
+    "optim": 7,
     "report": 7,
     "adapters": 7,
     "imaging": 8,

@@ -12,21 +12,19 @@ from pathlib import Path
 import lipspline
 
 SOURCE = Path(lipspline.__file__).parent
-KNOWN_TWICE = {"Check", "Outcome", "Pairs", "Problem", "Product", "Run", "Scaled", "Sum"}
-"""Class names that still stand twice, to be told apart; no other may join them."""
-KNOWN_SHADOWED = {
-    "operators.espirit",
-    "operators.fbp",
-    "pnp.fbs",
-    "pnp.minimize",
-    "pnp.stability",
-    "pnp.tune",
-}
-"""Modules that are hidden by a function of the same name in their package; no other may join them."""
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-SPEAKS_OF_FLAGS = {"_infra/ranks.py", "paper/denoiser_training.py", "report/case.py", "training/ridge.py"}
+SPEAKS_OF_FLAGS = {
+    "_infra/ranks.py",
+    "paper/denoiser_training.py",
+    "report/case.py",
+    "training/adaptive.py",
+    "training/energies.py",
+    "training/ridge.py",
+}
 """Files with flags of other programs, style sheets, or a command line of their own."""
-LONGEST = 420
+LONGEST = 400
+LONGER = {"training/ridge.py"}
+"""Still to be shortened; no other may join it."""
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
@@ -40,7 +38,7 @@ def test_no_class_name_is_used_twice():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(name)
-    assert {name for name, found in places.items() if len(found) > 1 and not name.startswith("_")} <= KNOWN_TWICE
+    assert not {name: found for name, found in places.items() if len(found) > 1 and not name.startswith("_")}
 
 
 def test_no_module_is_hidden_by_a_function_of_its_name():
@@ -52,7 +50,7 @@ def test_no_module_is_hidden_by_a_function_of_its_name():
         for _, name, _ in pkgutil.iter_modules(room.__path__):
             if callable(vars(room).get(name)):
                 hidden.add(f"{package}.{name}")
-    assert hidden <= KNOWN_SHADOWED
+    assert not hidden
 
 
 def test_messages_of_the_library_do_not_speak_of_flags():
@@ -103,5 +101,5 @@ def test_each_concept_has_one_place():
 
 def test_files_are_neither_crumbs_nor_tomes():
     lengths = {name: len((SOURCE / name).read_text().splitlines()) for name, _ in sources()}
-    assert not [name for name, length in lengths.items() if length > LONGEST]
+    assert not [name for name, length in lengths.items() if length > LONGEST and name not in LONGER]
     assert 100 <= statistics.median(lengths.values()) <= 200

@@ -1,6 +1,7 @@
 """No public function changes a module that it is given: tensors, modes, hooks, gradients, classes, random numbers."""
 
 import contextlib
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 import lipspline as ls
-from lipspline.certification import estimate_lower
+from lipspline import certification, networks
+from lipspline.certification import estimate_lower, layer_bound
 from lipspline.certification.round_off import evaluate_exactly
 from lipspline.networks.curves import activation_curves
 from lipspline.networks.tiling import apply_tiled
@@ -76,6 +78,12 @@ def stability_of(model: nn.Module) -> None:
     ls.pnp.stability(y, H, model, beta=0.4, tol=1e-2, perturbations=1, ascents=1)
 
 
+def tune_with(model: nn.Module) -> None:
+    y, H = problem()
+    validation = ls.pnp.ValidationProblem(y, H, torch.zeros(1, *IMAGE))
+    ls.pnp.tune([validation], {15.0: model}, betas=(0.4,), max_steps=3)
+
+
 IMAGES: dict[str, Callable[[Any, Path], object]] = {
     "certify": lambda model, _: ls.certify(model),
     "certify with a shape": lambda model, _: ls.certify(model, IMAGE),
@@ -93,6 +101,8 @@ IMAGES: dict[str, Callable[[Any, Path], object]] = {
     "param_groups": lambda model, _: ls.param_groups(model, lr=1e-3),
     "fbs": lambda model, _: ls.pnp.fbs(*problem(), model, beta=0.4, tol=1e-2, max_steps=3, guarantee=False),
     "stability": lambda model, _: stability_of(model),
+    "tune": lambda model, _: tune_with(model),
+    "layer_bound": lambda model, _: layer_bound(model[0]),
     "lipschitz_bound": lambda model, _: ls.pnp.lipschitz_bound(model),
     "evaluate_exactly": lambda model, _: evaluate_exactly(model, torch.zeros(1, *IMAGE).double(), torch.zeros(1)),
     "apply_tiled": lambda model, _: apply_tiled(model.eval(), torch.zeros(1, *IMAGE), tile=4),
@@ -137,6 +147,31 @@ def test_no_export_changes_the_network_it_is_given(name: str, training: bool, tm
 def test_rewriting_leaves_the_network_alone(training: bool, tmp_path):
     """The result is a new one."""
     check(dense, lambda model, _: ls.rewrite(model, "prelu", bound=10.0, inputs=torch.ones(4, 3)), training, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["ridge", "ridge-weak", "tv", "wavelet"])
+def test_minimising_leaves_the_energy_alone(name: str):
+    energy = ls.priors.resolve(name).at(10.0)
+    assert isinstance(energy, nn.Module)
+    y, H = problem()
+    before = state(energy)
+    ls.pnp.minimize(y, H, energy, 0.1, max_steps=3)
+    assert state(energy) == before
+
+
+def test_every_public_function_of_modules_is_tried():
+    """A new one joins the lists above."""
+    tried = {name.split()[0] for name in (*IMAGES, *ONLY_OURS)} | {"rewrite", "minimize"}
+    tried |= {"preactivation_bound"}  # reads the weights of a network that is rewritten
+    arguments = {"model", "module", "network", "denoiser", "denoisers", "energy", "layer"}
+    found = set()
+    for owner in (ls, ls.pnp, ls.models, ls.priors, certification, networks):
+        for name in getattr(owner, "__all__", dir(owner)):
+            function = getattr(owner, name)
+            if inspect.isfunction(function) and arguments & inspect.signature(function).parameters.keys():
+                found.add(name)
+    assert len(found) > 15
+    assert found <= tried, found - tried
 
 
 def test_the_comparison_sees_what_matters():

@@ -3,17 +3,17 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lipspline import functional, models, nn, operators, pnp, priors
+from lipspline import functional, models, nn, operators, optim, pnp, priors, robust
 from lipspline.certification import Certificate, certify, declare, register_rule
 from lipspline.networks import effective_regions, plain, plot_activations, rewrite, sparsify, tv2
 from lipspline.training.optim import param_groups
 
 if TYPE_CHECKING:
-    from lipspline.imaging import CartesianMRI, ParallelCT, reconstruct
+    from lipspline.imaging import CartesianMRI, ScannerCT, reconstruct
 
 __version__ = "0.1.0"
 
-_LAZY = {"CartesianMRI": "lipspline.imaging", "ParallelCT": "lipspline.imaging", "reconstruct": "lipspline.imaging"}
+_LAZY = {"CartesianMRI": "lipspline.imaging", "ScannerCT": "lipspline.imaging", "reconstruct": "lipspline.imaging"}
 """Imported when they are used: most of the library does without them."""
 
 
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "CartesianMRI",
     "Certificate",
-    "ParallelCT",
+    "ScannerCT",
     "certify",
     "declare",
     "effective_regions",
@@ -34,6 +34,7 @@ __all__ = [
     "models",
     "nn",
     "operators",
+    "optim",
     "param_groups",
     "plain",
     "plot_activations",
@@ -42,6 +43,7 @@ __all__ = [
     "reconstruct",
     "register_rule",
     "rewrite",
+    "robust",
     "sparsify",
     "tv2",
 ]

@@ -5,8 +5,7 @@ import torch
 from operator_cases import CASES
 from torch import Tensor
 
-from lipspline.adapters.adjoint import adjoint_error
-from lipspline.adapters.foreign import Foreign
+from lipspline.adapters.foreign import Foreign, adjoint_error
 from lipspline.operators import LinearOperator, Space
 
 

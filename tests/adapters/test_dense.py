@@ -4,8 +4,8 @@ import pytest
 import torch
 from operator_cases import CASES, data
 
-from lipspline.adapters import dense
-from lipspline.adapters.dense import dense_norm, matrix_of
+from lipspline.adapters import foreign
+from lipspline.adapters.foreign import dense_norm, matrix_of
 from lipspline.operators import Identity, Matrix
 
 CLOSED = [name for name in CASES if "own maps" not in name]
@@ -38,6 +38,6 @@ def test_the_dense_norm_is_the_norm(dtype: torch.dtype):
 
 def test_a_large_operator_is_not_written_down(monkeypatch: pytest.MonkeyPatch):
     """It says how large it would be, and what to do instead."""
-    monkeypatch.setattr(dense, "MOST_ENTRIES", 100)
+    monkeypatch.setattr(foreign, "MOST_ENTRIES", 100)
     with pytest.raises(ValueError, match=r"matrix of 16 x 16 real numbers, too large .* as a number"):
         dense_norm(Identity((4, 4)))

@@ -8,7 +8,7 @@ from torch import nn
 
 from lipspline import pnp
 from lipspline.adapters import from_scipy, to_scipy
-from lipspline.adapters.dense import matrix_of
+from lipspline.adapters.foreign import matrix_of
 from lipspline.adapters.scipy import matrix_norm_bound
 from lipspline.operators import MRI, Blur, Identity, Matrix, MultiCoilMRI, ParallelBeamCT, cartesian_mask
 
@@ -171,8 +171,9 @@ def test_plug_and_play_with_a_sparse_matrix_needs_no_word_on_its_norm():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_bound_of_a_matrix_is_above_its_norm(seed: int):
+def test_the_bound_of_a_matrix_is_above_its_norm(seed: int, monkeypatch: pytest.MonkeyPatch):
     """Always above; equal for entries of one sign, also sparse and with empty columns."""
+    monkeypatch.setattr("lipspline.adapters.scipy.MOST_DENSE", 1)
     M = numbers(7, 9, seed=seed) * (numbers(7, 9, seed=seed + 10) > 0)
     M[:, 3] = 0
     assert matrix_norm_bound(M) >= np.linalg.norm(M, 2)
@@ -182,8 +183,28 @@ def test_the_bound_of_a_matrix_is_above_its_norm(seed: int):
     assert matrix_norm_bound(positive) >= np.linalg.norm(positive, 2)
 
 
-def test_two_blocks_of_different_strength_keep_their_bound():
+@pytest.mark.parametrize("shape", [(40, 60), (60, 40)])
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+def test_the_bound_of_a_matrix_that_fits_in_memory_is_its_norm(shape, kind):
+    """Entries of both signs: by their absolute values the bound would be several times the norm."""
+    M = numbers(*shape)
+    for matrix in (M, M + 1j * numbers(*shape, seed=1), (10 * M).astype(int)):
+        norm = np.linalg.norm(matrix, 2)
+        assert norm <= matrix_norm_bound(kind(matrix)) <= norm * (1 + 1e-10)
+
+
+def test_a_bound_far_above_the_norm_is_said(monkeypatch: pytest.MonkeyPatch):
+    """Beyond that size signs are not seen, and the steps become too short."""
+    monkeypatch.setattr("lipspline.adapters.scipy.MOST_DENSE", 10)
+    M = numbers(60, 60)
+    with pytest.warns(UserWarning, match=r"times too short.*norm='dense'"):
+        H = from_scipy(M)
+    assert H.norm_bounds()[1] >= np.linalg.norm(M, 2)
+
+
+def test_two_blocks_of_different_strength_keep_their_bound(monkeypatch: pytest.MonkeyPatch):
     """A component that dies out in the iteration must not spoil the quotient."""
+    monkeypatch.setattr("lipspline.adapters.scipy.MOST_DENSE", 1)
     blocks = np.zeros((4, 4))
     blocks[:2, :2], blocks[2:, 2:] = 1.0, 1e-3
     assert matrix_norm_bound(blocks) == pytest.approx(2.0, rel=1e-12)

@@ -10,7 +10,7 @@ from torch import nn
 
 from lipspline import pnp
 from lipspline.adapters import from_sigpy, to_sigpy
-from lipspline.adapters.dense import matrix_of
+from lipspline.adapters.foreign import matrix_of
 from lipspline.operators import MRI, Identity, Inpainting, Matrix, ParallelBeamCT, cartesian_mask
 
 sigpy = pytest.importorskip("sigpy")

@@ -67,6 +67,7 @@ def test_json_holds_everything():
             {"name": "1", "kind": "ReLU", "rule": "slopes between 0 and 1", "upper": 1.0},
         ],
         "lower": certificate.lower,
+        "valid_for": "inputs of every size",
     }
 
 

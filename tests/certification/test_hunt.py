@@ -18,7 +18,7 @@ def test_no_random_or_tampered_network_exceeds_its_certificate(first: int):
 
 
 WRONG = {
-    "the stride of a convolution": lambda: (linear_rules, "sizes_of", lambda name, value, axes: (9,) * axes),
+    "the stride of a convolution": lambda: (linear_rules, "sizes_of", lambda name, value, axes, **_: (9,) * axes),
     "padding that shows pixels twice": lambda: (linear_rules, "padding_upper", lambda mode, padding: 1.0),
     "sums": lambda: ("rule", hunt.Sum, (1.0, "wrong")),
     "concatenations": lambda: ("rule", hunt.Concatenated, (1.0, "wrong")),

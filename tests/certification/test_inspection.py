@@ -468,3 +468,13 @@ def test_other_sizes_of_our_layers_are_bounded_or_refused():
     assert upper(model) == pytest.approx(1.0, abs=1e-5)
     model[1].dilation = (2, 2)
     assert norm(copy.deepcopy(model), 2, 12, 12) <= upper(model) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("name", ["stride", "kernel_size", "dilation"])
+@pytest.mark.parametrize("value", [0, -1, (0,), True, 2.0])
+def test_sizes_of_less_than_one_pixel_are_refused(name, value):
+    """A stride of 0 that was set after construction used to divide by zero."""
+    layer = nn.MaxPool1d(2, 1)
+    setattr(layer, name, value)
+    with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1"):
+        certify(layer)

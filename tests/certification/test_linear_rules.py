@@ -148,8 +148,8 @@ def test_sizes_written_later_are_those_that_count(name: str, value):
 
 
 @pytest.mark.parametrize(("name", "value", "complaint"), [
-    ("stride", 1.5, r"stride must be an integer, or one for each of 2 axes, but is 1\.5"),
-    ("dilation", (1, 2, 3), r"dilation must be an integer, or one for each of 2 axes"),
+    ("stride", 1.5, r"stride must be an integer of at least 1, or one for each of 2 axes, but is 1\.5"),
+    ("dilation", (1, 2, 3), r"dilation must be an integer of at least 1, or one for each of 2 axes"),
     ("padding_mode", "antireflect", "padding_mode of a certified convolution must be one of"),
     ("_reversed_padding_repeated_twice", [1, 2, 3], "padding must hold two integers for each axis"),
     ("_reversed_padding_repeated_twice", [-1, 2, 0, 0], "circular padding of less than nothing"),

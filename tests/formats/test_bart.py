@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import sample_files
-from lipspline.formats import bart
+from lipspline.formats import bart, mri
 from lipspline.formats.validation import FileError
 
 
@@ -59,4 +59,57 @@ def test_a_lonely_file_is_missed(tmp_path):
     path = sample_files.write_bart(tmp_path / "k.cfl")
     path.with_suffix(".hdr").unlink()
     with pytest.raises(FileNotFoundError, match=r"no BART header file .*k\.hdr"):
+        bart.read(path)
+
+
+def low_pass(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    """Complex numbers that are largest in the middle of the two last dimensions, as k-space is."""
+    stream = np.random.default_rng(seed)
+    rows, columns = (np.arange(n) - n // 2 for n in shape[-2:])
+    noise = stream.standard_normal(shape) + 1j * stream.standard_normal(shape)
+    return (noise / (1 + rows[:, None] ** 2 + columns**2)).astype(np.complex64)
+
+
+def test_a_readout_of_size_1_was_transformed_already_and_rows_and_columns_follow(tmp_path):
+    """The layout `1 230 180 8`, with a mask in two dimensions."""
+    kspace = low_pass((3, 23, 18))
+    points = np.random.default_rng(1).random((23, 18)) < 0.5
+    path = sample_files.write_cfl(tmp_path / "k.cfl", (kspace * points).transpose(1, 2, 0)[None])
+    found = bart.read(path)
+    assert np.array_equal(found.data.numpy(), (kspace * points)[None])
+    assert np.array_equal(found.mask.numpy(), points)
+    maps = sample_files.write_cfl(tmp_path / "maps.cfl", kspace.transpose(1, 2, 0)[None])
+    assert np.array_equal(bart.read_maps(maps).numpy(), kspace[None])
+    mask = sample_files.write_cfl(tmp_path / "mask.cfl", points.astype(np.complex64)[None])
+    assert np.array_equal(mri.read_mask(mask).numpy(), points)
+    columns = sample_files.write_cfl(tmp_path / "columns.cfl", points[:1].astype(np.complex64))
+    assert np.array_equal(mri.read_mask(columns).numpy(), points[0])
+
+
+def test_an_image_is_not_taken_for_kspace(tmp_path):
+    image = np.random.default_rng(0).random((1, 64, 48)).astype(np.complex64)
+    with pytest.raises(FileError, match=r"does not look like k-space: .* It may be an image"):
+        bart.read(sample_files.write_cfl(tmp_path / "image.cfl", image))
+    spectrum = np.fft.fft2(image[0])
+    with pytest.raises(FileError, match="frequency zero first"):
+        bart.read(sample_files.write_cfl(tmp_path / "uncentred.cfl", spectrum))
+    bart.read(sample_files.write_cfl(tmp_path / "k.cfl", np.fft.fftshift(spectrum)))
+
+
+def test_two_directions_of_phase_encoding_are_slices_along_the_readout(tmp_path):
+    kspace = low_pass((2, 6, 10, 9))  # coils, readout, phase, partition
+    points = np.random.default_rng(1).random((10, 9)) < 0.6
+    path = sample_files.write_cfl(tmp_path / "k.cfl", (kspace * points).transpose(1, 2, 3, 0))
+    shifted = np.fft.ifftshift(kspace * points, axes=1)
+    expected = np.fft.fftshift(np.fft.ifft(shifted, axis=1, norm="ortho"), axes=1).transpose(1, 0, 2, 3)
+    found = bart.read(path, slice(2, 5))
+    np.testing.assert_allclose(found.data.numpy(), expected[2:5], atol=1e-6)
+    assert np.array_equal(found.mask.numpy(), points)
+    assert "two directions of phase encoding" in found.notes[0]
+
+
+def test_three_dimensions_that_are_all_measured_in_part_are_refused(tmp_path):
+    kspace = low_pass((2, 6, 10, 9)) * (np.random.default_rng(1).random((6, 10, 9)) < 0.6)
+    path = sample_files.write_cfl(tmp_path / "k.cfl", kspace.transpose(1, 2, 3, 0))
+    with pytest.raises(FileError, match="one of the two must be complete"):
         bart.read(path)

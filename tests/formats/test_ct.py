@@ -28,44 +28,6 @@ def test_attenuation_and_hounsfield_units_undo_each_other_above_air():
     assert ct.attenuation(torch.tensor([-1000.0, 0.0, 1000.0])).tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("name", sample_files.SINOGRAM_FILES)
-def test_every_format_of_sinograms_is_read(name, tmp_path):
-    path = sample_files.SINOGRAM_FILES[name](tmp_path / name)
-    found = ct.read_sinograms(path)
-    np.testing.assert_allclose(found.data.numpy(), sample_files.sinograms())
-    np.testing.assert_allclose(ct.read_sinograms(path, slice(1, 2)).data.numpy(), sample_files.sinograms()[1:2])
-    assert (found.angles is not None) == name.endswith("npz")
-
-
-def test_one_sinogram_is_a_stack_of_one(tmp_path):
-    path = sample_files.write_npy(tmp_path / "s.npy", sample_files.sinograms()[0])
-    assert ct.read_sinograms(path).data.shape == (1, 12, 23)
-
-
-def test_degrees_are_refused(tmp_path):
-    path = sample_files.write_npy(tmp_path / "a.npy", np.arange(0, 180, 15.0))
-    with pytest.raises(FileError, match="reach 165; give them in radians"):
-        ct.read_angles(path)
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"other": np.ones((2, 2)), "more": np.ones(2)}, "holds no sinogram"),
-        ({"sinogram": np.ones((2, 2), complex), "more": np.ones(2)}, "is complex"),
-        ({"sinogram": np.ones(4), "more": np.ones(2)}, r"shape \(4,\)"),
-    ],
-)
-def test_what_is_no_sinogram_is_refused(arrays, message, tmp_path):
-    with pytest.raises(FileError, match=message):
-        ct.read_sinograms(sample_files.write_npz(tmp_path / "s.npz", **arrays))
-
-
-def test_images_are_not_taken_for_sinograms(tmp_path):
-    with pytest.raises(FileError, match=r"not in a known format of sinograms.*by a simulation"):
-        ct.read_sinograms(sample_files.write_nifti(tmp_path / "v.nii"))
-
-
 def test_kspace_is_not_taken_for_images(tmp_path):
     with pytest.raises(FileError, match="holds k-space, not images"):
         ct.read(sample_files.write_fastmri(tmp_path / "k.h5"))

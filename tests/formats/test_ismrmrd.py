@@ -1,14 +1,17 @@
 """ISMRMRD files, written by the ismrmrd library."""
 
 import contextlib
+import subprocess
+import sys
 import time
 
+import h5py
 import numpy as np
 import pytest
 import torch
 
 import sample_files
-from lipspline.formats import ismrmrd, mri
+from lipspline.formats import ismrmrd_header, mri
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.validation import FileError
 
@@ -84,10 +87,6 @@ def set_field(name: str, value: int, which: int | slice = 2):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (set_counter("contrast", 1), "2 of the kind 'contrast'"),
-        (set_counter("phase", 1), "2 of the kind 'phase'"),
-        (set_counter("repetition", 7), "2 of the kind 'repetition'"),
-        (set_counter("set", 1), "2 of the kind 'set'"),
         (set_counter("kspace_encode_step_2", 1), "readouts of 2 partitions, but one in its XML header"),
         (set_counter("kspace_encode_step_1", 0), r"2 readouts for column 0 of slice 0.* no counter that tells them"),
         (set_counter("kspace_encode_step_1", 60000), "outside the 20 x 16 points"),
@@ -168,7 +167,7 @@ def test_headers_are_parsed_in_linear_time(middle, tmp_path):
     """420 kB of header: minutes by regular expressions, milliseconds by a parser."""
     begin = time.process_time()
     with contextlib.suppress(FileError):
-        ismrmrd.space_of_images(tmp_path, f"<ismrmrdHeader>{middle}</ismrmrdHeader>")
+        ismrmrd_header.space_of_images(tmp_path, f"<ismrmrdHeader>{middle}</ismrmrdHeader>")
     assert time.process_time() - begin < 2
 
 
@@ -177,13 +176,13 @@ def test_entities_are_not_expanded(tmp_path):
     entities = "".join(f'<!ENTITY a{i} "{10 * f"&a{i - 1};"}">' for i in range(1, 10))
     xml = f'<!DOCTYPE lolz [<!ENTITY a0 "ha">{entities}]><ismrmrdHeader>&a9;</ismrmrdHeader>'
     with pytest.raises(FileError, match="document type, which is not read"):
-        ismrmrd.space_of_images(tmp_path, xml)
+        ismrmrd_header.space_of_images(tmp_path, xml)
 
 
 def test_a_header_that_is_no_xml_is_one_sentence(tmp_path):
     with pytest.raises(FileError, match=r"XML header that is damaged \(mismatched tag"):
-        ismrmrd.space_of_images(tmp_path, "<a><b></a>")
-    assert ismrmrd.space_of_images(tmp_path, " ") == {}
+        ismrmrd_header.space_of_images(tmp_path, "<a><b></a>")
+    assert ismrmrd_header.space_of_images(tmp_path, " ") == {}
 
 
 def test_a_header_longer_than_a_megabyte_is_refused(tmp_path):
@@ -273,3 +272,97 @@ def test_a_header_that_claims_gigabytes_is_refused_too(tmp_path):
     path.write_bytes(content)
     with pytest.raises(FileError, match="claims 1073741824 values"):
         mri.read(path)
+
+
+@pytest.mark.parametrize("where", ["/dataset/xml", "/dataset/data"])
+def test_a_damaged_collection_of_values_is_refused(tmp_path, where):
+    """Free space of length 0 in a collection of values of varying length: the HDF5 library would search for ever."""
+    path = sample_files.write_ismrmrd(tmp_path / "raw.h5")
+    content = bytearray(path.read_bytes())
+    start = content.find(b"GCOL") if where.endswith("xml") else content.rfind(b"GCOL")
+    entry = start + 16
+    while int.from_bytes(content[entry : entry + 2], "little"):
+        length = int.from_bytes(content[entry + 8 : entry + 16], "little")
+        entry += 16 + length + -length % 8
+    content[entry + 8 : entry + 16] = bytes(8)
+    path.write_bytes(content)
+    code = f"from lipspline.formats import mri\ntry: mri.read({str(path)!r})\nexcept ValueError as e: print(e)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert "are not where they are said to be" in result.stdout, result.stderr
+
+
+def test_a_piece_of_the_wrong_size_is_refused(tmp_path):
+    """The library would write as many bytes as the piece claims into memory for one of the right size."""
+    path = sample_files.write_ismrmrd(tmp_path / "raw.h5")
+    with h5py.File(path) as file:
+        size, pieces = file["dataset/data"].id.get_type().get_size(), []
+        file["dataset/data"].id.chunk_iter(lambda piece: pieces.append(piece.byte_offset))
+    content = bytearray(path.read_bytes())
+    # An entry of the index: the size of the piece, a mask of filters, two coordinates, its address.
+    changed = 0
+    for address in pieces:
+        at = content.find(address.to_bytes(8, "little"))
+        while at >= 0:
+            if content[at - 24 : at - 20] == size.to_bytes(4, "little"):
+                content[at - 24 : at - 20] = (size + 2**14).to_bytes(4, "little")
+                changed += 1
+            at = content.find(address.to_bytes(8, "little"), at + 1)
+        if changed:
+            break
+    assert changed
+    path.write_bytes(content)
+    with pytest.raises(FileError, match="lies outside the file or has the wrong size"):
+        mri.read(path)
+
+
+KINDS = ("contrast", "phase", "repetition", "set")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_contrasts_phases_repetitions_and_sets_are_images_of_their_own(kind, tmp_path):
+    """Two averages, kspace - 1 and kspace + 1, that are told apart by another counter instead."""
+    path = sample_files.write_ismrmrd(tmp_path / "raw.h5", averages=2)
+
+    def change(heads):
+        heads["idx"][kind], heads["idx"]["average"] = 3 * heads["idx"]["average"], 0
+
+    changed(path, change)
+    found, mask = read(path), sample_files.columns_mask()
+    expected = np.concatenate([sample_files.multi_coil() - 1, sample_files.multi_coil() + 1]) * mask
+    np.testing.assert_allclose(found.data.numpy(), expected, atol=1e-6)
+    assert any("2 images of each slice" in note for note in found.notes)
+    some = read(path, slice(sample_files.SLICES - 1, sample_files.SLICES + 1))
+    np.testing.assert_allclose(some.data.numpy(), expected[sample_files.SLICES - 1 :][:2], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_three_dimensions_they_are_refused(kind, tmp_path):
+    path = sample_files.write_ismrmrd(tmp_path / "raw.h5", depth=True)
+    changed(path, set_counter(kind, 1))
+    with pytest.raises(FileError, match=f"2 of the kind '{kind}'"):
+        read(path)
+
+
+def test_noise_measurements_give_the_covariance_of_the_coils_for_the_sampling_time_of_the_image(tmp_path):
+    library = pytest.importorskip("ismrmrd")
+    path = sample_files.write_ismrmrd(tmp_path / "raw.h5")
+    assert read(path).noise is None  # one short measurement
+    changed(path, set_field("sample_time_us", 10, slice(1, None)))
+    changed(path, set_field("sample_time_us", 5, 0))  # the noise measurement that is there comes first
+    stream = np.random.default_rng(0)
+    white = stream.standard_normal((2, 2, 5000))
+    mixed = np.array([[1, 0], [0.6 + 0.3j, 2]]) @ (white[0] + 1j * white[1])
+    with library.Dataset(str(path), "dataset", create_if_needed=False) as dataset:
+        line = library.Acquisition()
+        line.resize(5000, 2)
+        line.data[:] = mixed
+        line.sample_time_us = 5
+        line.setFlag(library.ACQ_IS_NOISE_MEASUREMENT)
+        dataset.append_acquisition(line)
+    noise = read(path).noise
+    assert noise is not None
+    expected = mixed @ mixed.conj().T / (2 * 5000)
+    ratio = noise.numpy() / expected
+    np.testing.assert_allclose(ratio.real, ratio.real[0, 0], rtol=0.05)  # one factor, and no conjugate
+    np.testing.assert_allclose(ratio.imag, 0, atol=0.05)
+    assert ratio.real.mean() == pytest.approx(0.5, rel=0.02)

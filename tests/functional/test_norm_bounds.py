@@ -3,7 +3,10 @@
 import pytest
 import torch
 
+from lipspline.functional.convolutions import conv_norm_upper
+from lipspline.functional.matrices import spectral_norm_upper
 from lipspline.functional.norm_bounds import OUTWARD, eigenvalue_upper, norm_upper, power_of_two_above, product_error
+from lipspline.functional.ridge import bank_norm_upper
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
@@ -71,3 +74,32 @@ def test_rounding_errors_of_products_stay_within_their_bound():
         reference = sum(torch.outer(row.conj(), row) for row in exact)
         error = float((x.mH @ x - reference).norm())
         assert error <= 2 * product_error(50, is_complex=x.is_complex())
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_weights_are_bounded_by_their_own_norm(dtype):
+    """Not by that of their real parts: 5i has the norm 5, and a random matrix its largest singular value."""
+    assert spectral_norm_upper(torch.tensor([[5j]], dtype=dtype)) == pytest.approx(5, rel=1e-8)
+    w = torch.randn(4, 3, dtype=dtype)
+    assert 0 <= spectral_norm_upper(w) / float(torch.linalg.matrix_norm(w.to(torch.complex128), ord=2)) - 1 < 1e-8
+    assert conv_norm_upper(torch.tensor([[[5j]]], dtype=dtype)) == pytest.approx(5, rel=1e-6)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_complex_convolutions_are_bounded_by_the_norm_of_a_dense_matrix(stride, groups):
+    kernel, size = torch.randn(4, 3, 3, dtype=torch.complex128), 12
+    identity = torch.eye(3 * groups * size, dtype=torch.complex128).reshape(-1, 3 * groups, size)
+    dense = torch.nn.functional.conv1d(identity, kernel, stride=stride, padding=1, groups=groups)
+    norm = float(torch.linalg.matrix_norm(dense.flatten(1), ord=2))
+    upper = conv_norm_upper(kernel, stride=stride, groups=groups)
+    assert norm <= upper <= 1.3 * norm
+
+
+def test_a_bank_of_filters_is_real_and_square_and_not_too_large():
+    with pytest.raises(ValueError, match="must be real"):
+        bank_norm_upper(torch.ones(1, 1, 3, 3, dtype=torch.complex64))
+    with pytest.raises(ValueError, match=r"\(C, 1, k, k\)"):
+        bank_norm_upper(torch.ones(1, 1, 5, 3))  # its autocorrelation is longer along the first axis
+    with pytest.raises(ValueError, match="at most 129 pixels"):
+        bank_norm_upper(torch.ones(1, 1, 1301, 1301))  # cos(π 1300 / 2048) is negative

@@ -2,28 +2,30 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 import sample_files
-from lipspline.formats.ct import Sinograms
+from lipspline.formats.sinograms import Sinograms
 from lipspline.formats.volume import Volume
-from lipspline.imaging.ct import MeasuredCT, SimulatedCT, noise_in_sinogram
-from lipspline.operators import ParallelBeamCT
+from lipspline.imaging.ct import MeasuredCT, Scanner, SimulatedCT
+from lipspline.operators import FanBeamCT, ParallelBeamCT, WeightedCT
 
 IMAGES = torch.from_numpy(sample_files.images())
 SINOGRAMS = Sinograms(torch.from_numpy(sample_files.sinograms()))
 
 
-def test_without_a_size_detectors_are_one_pixel_apart_and_see_all_of_the_image():
+def test_without_a_size_images_have_as_many_pixels_as_there_are_detectors():
     H = MeasuredCT(SINOGRAMS).geometry
-    assert (H.size, H.spacing, len(H.angles), H.detectors) == (16, 1.0, 12, 23)
+    assert (H.size, H.spacing, H.pixel, len(H.angles), H.detectors) == (23, 1.0, 1.0, 12, 23)
 
 
-def test_with_a_size_detectors_span_the_diagonal_and_with_a_spacing_they_have_it():
-    assert MeasuredCT(SINOGRAMS, size=40).geometry.spacing == pytest.approx(40 * math.sqrt(2) / 23)
-    assert MeasuredCT(SINOGRAMS, size=20, spacing=1.5).geometry.spacing == 1.5
-    assert MeasuredCT(SINOGRAMS, spacing=2.0).geometry.size == 32
+def test_a_size_does_not_change_the_spacing_and_a_spacing_is_in_pixels():
+    assert MeasuredCT(SINOGRAMS, Scanner(size=20)).geometry.spacing == 1
+    H = MeasuredCT(SINOGRAMS, Scanner(size=20, spacing=1.5)).geometry
+    assert H.spacing / H.pixel == 1.5
+    assert MeasuredCT(SINOGRAMS, Scanner(spacing=2.0)).geometry.size == 46
 
 
 def test_angles_come_from_the_user_else_from_the_file_else_are_even():
@@ -31,7 +33,10 @@ def test_angles_come_from_the_user_else_from_the_file_else_are_even():
     assert torch.equal(MeasuredCT(SINOGRAMS).geometry.angles, even)
     of_file = Sinograms(SINOGRAMS.data, even + 0.1)
     assert torch.equal(MeasuredCT(of_file).geometry.angles, even + 0.1)
-    assert torch.equal(MeasuredCT(of_file, even + 0.2).geometry.angles, even + 0.2)
+    assert torch.equal(MeasuredCT(of_file, Scanner(angles=even + 0.2)).geometry.angles, even + 0.2)
+    torch.testing.assert_close(MeasuredCT(SINOGRAMS, Scanner(arc=360)).angles, 2 * even)
+    torch.testing.assert_close(MeasuredCT(SINOGRAMS, Scanner(convention="odl")).angles, even + math.pi / 24)
+    assert torch.equal(MeasuredCT(of_file, Scanner(every=3)).angles, even[::3] + 0.1)
 
 
 def test_the_unit_of_the_sinogram_changes_the_scale_and_nothing_else():
@@ -43,9 +48,9 @@ def test_the_unit_of_the_sinogram_changes_the_scale_and_nothing_else():
 
 def test_a_wrong_number_of_angles_is_refused_and_a_turned_sinogram_named():
     with pytest.raises(ValueError, match=r"has 12 rows, but 23 angles are given\. It seems to be turned"):
-        MeasuredCT(SINOGRAMS, 23).problem(0)
+        MeasuredCT(SINOGRAMS, Scanner(angles=23)).problem(0)
     with pytest.raises(ValueError, match=r"has 12 rows, but 7 angles are given\.$"):
-        MeasuredCT(SINOGRAMS, 7).problem(0)
+        MeasuredCT(SINOGRAMS, Scanner(angles=7)).problem(0)
 
 
 def test_simulated_sinograms_are_the_papers_operator_plus_noise():
@@ -82,14 +87,226 @@ def test_the_noise_of_a_slice_does_not_depend_on_which_others_are_chosen():
     assert torch.equal(whole.y, part.y)
 
 
-def test_noise_is_estimated_from_second_differences():
-    smooth = torch.linspace(0, 3, 400).sin().expand(1, 1, 200, 400)
-    assert noise_in_sinogram(smooth + 0.2 * torch.randn(1, 1, 200, 400)) == pytest.approx(0.2, rel=0.03)
-    assert noise_in_sinogram(torch.zeros(1, 1, 3, 2)) == 0
-
-
 def test_air_is_refused():
     with pytest.raises(ValueError, match="zero everywhere"):
         SimulatedCT(Volume(torch.full((1, 16, 16), -1000.0), unit="hounsfield"), 12, 30).problem(0)
     with pytest.raises(ValueError, match="zero everywhere"):
         MeasuredCT(Sinograms(0 * SINOGRAMS.data)).problem(0)
+
+
+# Conventions of others
+
+
+def phantom(size):
+    """An object without symmetry, inside the circle."""
+    image = torch.zeros(size, size)
+    image[size // 4 : size // 2, size // 3 : size // 2 + 3] = 1
+    image[size // 2 + 2 : size // 2 + 8, size // 2 : 3 * size // 4] = 0.5
+    return image
+
+
+def inside(truth):
+    """Where the object is 1, away from its edges."""
+    return -torch.nn.functional.max_pool2d(-truth[None, None], 5, 1, 2)[0, 0] == 1
+
+
+def relative(one, other):
+    return float((one - other).norm() / other.norm())
+
+
+@pytest.mark.parametrize("size", [64, 65])
+@pytest.mark.parametrize("circle", [True, False])
+def test_what_radon_returns_comes_out_right_side_up_to_scale_and_better_than_by_iradon(size, circle):
+    transform = pytest.importorskip("skimage.transform")
+    truth, degrees = phantom(size), np.arange(0, 180, 2.0)
+    sinogram = transform.radon(truth.numpy(), degrees, circle=circle)
+    scan = MeasuredCT(
+        Sinograms(torch.from_numpy(sinogram).float()[None]), Scanner(convention="scikit-image", size=size)
+    )
+    problem = scan.problem(0)
+    ours = scan.values(problem.image(problem.direct), problem.scale)
+    theirs = torch.from_numpy(transform.iradon(sinogram, degrees, output_size=size, circle=circle)).float()
+    assert ours.shape == (size, size)
+    position = torch.arange(size) - size // 2
+    seen = position.view(-1, 1).square() + position.square() <= (size // 2) ** 2  # iradon is zero outside the circle
+    assert relative(ours[seen], truth[seen]) <= 1.01 * relative(theirs[seen], truth[seen])
+    assert relative(problem.H.forward(_placed(truth, problem.H.size)), problem.y * problem.scale) < 0.03
+
+
+def _placed(image, size):
+    """An image of even size in one that is a pixel larger, so that pixel N // 2 is in the middle."""
+    padded = torch.zeros(1, 1, size, size)
+    padded[..., : image.shape[0], : image.shape[1]] = image
+    return padded
+
+
+def test_a_turned_sinogram_is_refused_and_transposed_on_request():
+    truth = phantom(48)
+    H = ParallelBeamCT(48, 90, 48, spacing=1.0)
+    y = H.forward(truth[None, None])[0]
+    with pytest.raises(ValueError, match=r"vary by \d+ % of their mean .* \(give transpose=True\)"):
+        MeasuredCT(Sinograms(y.mT)).problem(0)
+    scan = MeasuredCT(Sinograms(y.mT), Scanner(transpose=True))
+    torch.testing.assert_close(scan.problem(0).y, MeasuredCT(Sinograms(y)).problem(0).y)
+
+
+def test_the_angles_of_odl_lie_in_the_middle_of_their_cells():
+    truth, angles = phantom(48), (torch.arange(60, dtype=torch.float64) + 0.5) * (math.pi / 60)
+    y = ParallelBeamCT(48, angles, 48, spacing=1.0).forward(truth[None, None])[0]
+    problem = MeasuredCT(Sinograms(y), Scanner(convention="odl")).problem(0)
+    assert relative(problem.H.forward(truth[None, None]), problem.y * problem.scale) < 1e-5
+
+
+# Units and fans
+
+
+def fan_scan(**options):
+    truth, angles = phantom(48), torch.arange(120, dtype=torch.float64) * (2 * math.pi / 120)
+    distances = {"source_origin": 40.0, "source_detector": 60.0}
+    H = FanBeamCT(48, angles, 80, 0.3, **distances, pixel=0.2)
+    sinograms = Sinograms(0.02 * H.forward(truth[None, None])[0], angles, **distances, pixel=0.3)
+    return truth, MeasuredCT(sinograms, Scanner(**options))
+
+
+def test_a_fan_gives_attenuation_per_millimetre():
+    truth, scan = fan_scan(size=48)
+    problem = scan.problem(0)
+    assert isinstance(problem.H, FanBeamCT)
+    assert problem.H.pixel == pytest.approx(0.2)
+    image = scan.values(problem.image(problem.direct), problem.scale)
+    assert float(image[inside(truth)].mean()) == pytest.approx(0.02, rel=0.03)
+    assert "fan beam" in scan.summary
+    assert "pixels of 0.2 mm" in scan.summary
+
+
+def test_the_attenuation_of_water_gives_hounsfield_units():
+    truth, scan = fan_scan(size=48, water=0.02)
+    problem = scan.problem(0)
+    image = scan.values(problem.image(problem.direct), problem.scale)
+    assert scan.unit == "hounsfield"
+    assert abs(float(image[inside(truth)].mean())) < 30
+    assert float(image[:8, :8].mean()) == pytest.approx(-1000, abs=30)
+
+
+def test_the_place_is_axial_with_the_axis_at_the_origin():
+    _, scan = fan_scan(size=48)
+    assert scan.affine is not None
+    torch.testing.assert_close(scan.affine.diagonal(), torch.tensor([-0.2, -0.2, 0.2, 1.0], dtype=torch.float64))
+    middle = scan.affine @ torch.tensor([23.5, 23.5, 0, 1], dtype=torch.float64)
+    torch.testing.assert_close(middle, torch.tensor([0.0, 0, 0, 1], dtype=torch.float64))
+    assert MeasuredCT(SINOGRAMS).affine is None
+
+
+def test_a_pixel_size_scales_parallel_beams():
+    one = MeasuredCT(SINOGRAMS)
+    other = MeasuredCT(SINOGRAMS, Scanner(pixel_size=0.5))
+    first, second = (scan.values(p.direct, p.scale) for scan in (one, other) for p in [scan.problem(0)])
+    torch.testing.assert_close(second, 2 * first)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"convention": "matlab"}, "convention must be one of"),
+        ({"detector": "round"}, "detector must be one of"),
+        ({"every": 0}, "every must be at least 1"),
+        ({"axis": "left"}, "axis must be one of"),
+        ({"axis": math.nan}, "axis must be a detector"),
+        ({"source_origin": 10.0}, "Give both source_origin= and source_detector="),
+        ({"arc": 360.0, "angles": torch.ones(3)}, "arc= is for angles that are evenly spread"),
+        ({"water": -1.0}, "water must be a positive finite number"),
+    ],
+)
+def test_scanners_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Scanner(**options)
+
+
+def test_a_fan_needs_the_size_of_its_pixels():
+    with pytest.raises(ValueError, match="Give pixel_size= of the detector"):
+        MeasuredCT(SINOGRAMS, Scanner(source_origin=400.0, source_detector=600.0))
+
+
+# Counts
+
+
+def counted(truth, *, photons=2e4, axis=None, seed=0, arc=math.pi):
+    """Photons counted through an object, with a dead detector, zingers, and flat and dark fields."""
+    D, A = 96, 120
+    axis = (D - 1) / 2 if axis is None else axis
+    angles = torch.arange(A, dtype=torch.float64) * (arc / A)
+    H = ParallelBeamCT(len(truth), angles, D, 1.0, offset=(D - 1) / 2 - axis)
+    stream = torch.Generator().manual_seed(seed)
+    flat = photons * (1 + 0.2 * torch.rand(D, generator=stream))
+    flat[17] = 0
+    dark = torch.full((D,), 100.0)
+    mean = flat * torch.exp(-0.05 * H.forward(truth[None, None])[0, 0].float())
+    counts = torch.poisson(mean, generator=stream) + dark
+    counts[30, 40] += 30 * photons
+    counts[77, 60] += 3 * photons
+    return Sinograms(counts[None], angles, (flat + dark)[None], dark[None])
+
+
+def test_counts_give_the_attenuation_with_dead_detectors_and_zingers_left_out():
+    truth = phantom(64)
+    scan = MeasuredCT(counted(truth), Scanner(size=64, axis="middle"))
+    problem = scan.problem(0)
+    assert isinstance(problem.H, WeightedCT)
+    assert "1 dead detectors, 2 zingers left out" in scan.summary
+    weights = problem.H.root[0, 0] if problem.H.root.ndim == 4 else problem.H.root
+    assert float(weights[:, 17].max()) == 0
+    assert float(weights[30, 40]) == 0
+    assert float(weights[77, 60]) == 0
+    image = scan.values(problem.image(problem.direct), problem.scale)
+    assert float(image[inside(truth)].mean()) == pytest.approx(0.05, rel=0.03)
+
+
+def test_the_weighted_noise_is_that_of_the_photons():
+    """The variance of -log(I/F) is about 1/I; weights are I over its mean: so n² = 1 / mean."""
+    truth, found = phantom(64), counted(phantom(64), photons=2e3)
+    scan = MeasuredCT(found, Scanner(size=64, axis="middle"))
+    problem = scan.problem(0)
+    signal = found.data[0] - 100
+    usual = float(signal[(signal > 100) & (signal < 4e3)].mean())
+    assert problem.noise * problem.scale == pytest.approx(usual**-0.5, rel=0.1)
+    misfit = problem.misfit(truth[None, None] * 0.05 / problem.scale)
+    assert misfit.value == pytest.approx(misfit.noise, rel=0.2)
+
+
+@pytest.mark.parametrize("axis", [47.5, 44.2, 55.0])
+@pytest.mark.parametrize("arc", [math.pi, 2 * math.pi])
+def test_the_axis_of_rotation_is_found_with_its_uncertainty(axis, arc):
+    scan = MeasuredCT(counted(phantom(64), axis=axis, arc=arc), Scanner(size=64))
+    assert scan.axis.uncertainty is not None
+    assert abs(scan.axis.column - axis) <= max(0.15, 2 * scan.axis.uncertainty)
+    assert scan.axis.uncertainty <= 0.3
+    assert "estimated from the data" in scan.summary
+
+
+def test_the_axis_of_a_fan_is_found():
+    truth, angles = phantom(64), torch.arange(120, dtype=torch.float64) * (2 * math.pi / 120)
+    distances = {"source_origin": 200.0, "source_detector": 300.0}
+    H = FanBeamCT(64, angles, 96, 1.5, **distances, offset=1.5 * (47.5 - 50.3))
+    sinograms = Sinograms(H.forward(truth[None, None])[0], angles, **distances, pixel=1.5)
+    found = MeasuredCT(sinograms, Scanner(axis="auto", size=64)).axis
+    assert found.column == pytest.approx(50.3, abs=0.15)
+
+
+def test_too_small_an_arc_says_that_the_axis_is_assumed():
+    scan = MeasuredCT(counted(phantom(64), arc=1.5), Scanner(size=64))
+    assert scan.axis.uncertainty is None
+    assert "cover too little" in scan.axis.how
+
+
+def test_every_second_angle_of_counts():
+    whole, half = (MeasuredCT(counted(phantom(64)), Scanner(size=64, axis="middle", every=k)) for k in (1, 2))
+    assert half.problem(0).y.shape[-2] == 60
+    assert relative(half.problem(0).direct, whole.problem(0).direct) < 1
+
+
+def test_counts_without_a_beam_are_refused():
+    ones = torch.ones(1, 5, 8)
+    with pytest.raises(ValueError, match="flat field is not above the dark field"):
+        MeasuredCT(Sinograms(ones, None, ones[:, 0], ones[:, 0])).problem(0)
+    with pytest.raises(ValueError, match="Every detector is dead"):
+        MeasuredCT(Sinograms(ones, None, 2 * ones[:, 0])).problem(0)

@@ -12,7 +12,7 @@ import lipspline as ls
 import sample_files
 from lipspline import cli
 from lipspline.formats.builtin import shepp_logan
-from lipspline.imaging import CartesianMRI, ParallelCT, Reconstruction, mri, reconstruction
+from lipspline.imaging import CartesianMRI, Reconstruction, ScannerCT, mri, reconstruction
 from lipspline.imaging.cache import SliceCache
 from lipspline.imaging.reconstruction import carry_out
 from lipspline.imaging.request import Request
@@ -82,10 +82,10 @@ def test_three_lines_of_python_give_what_the_command_gives_bit_for_bit(net, tmp_
 
 
 def test_sinograms_can_be_arrays_too(net):
-    result = ls.reconstruct(sample_files.sinograms(), acquisition="ct", prior=net, **ITERATION)
+    result = ls.reconstruct(sample_files.sinograms(), acquisition=ScannerCT(size=16), prior=net, **ITERATION)
     assert np.corrcoef(result.images.ravel(), sample_files.images()[:, 2:18].ravel())[0, 1] > 0.9
-    one = ls.reconstruct(sample_files.sinograms()[1], acquisition=ParallelCT(angles=12), prior=net, **ITERATION)
-    assert one.images.shape == (1, 16, 16)
+    one = ls.reconstruct(sample_files.sinograms()[1], acquisition="ct", prior=net, **ITERATION)
+    assert one.images.shape == (1, 23, 23)
 
 
 def test_strength_is_relative_to_automatic(run):
@@ -202,8 +202,8 @@ def test_a_geometry_that_does_not_fit_the_data_is_told():
     sinogram = geometry.forward(shepp_logan(48)[None, None])[0, 0]
     sinogram += 0.02 * torch.randn(sinogram.shape, generator=torch.Generator().manual_seed(0))
     options = {"prior": "lls", "tol": 1e-3, "max_steps": 100}
-    right = ls.reconstruct(sinogram, acquisition=ParallelCT(size=48, spacing=1.0, angles=turn), **options)
-    wrong = ls.reconstruct(sinogram, acquisition=ParallelCT(size=48, spacing=1.0), **options)
+    right = ls.reconstruct(sinogram, acquisition=ScannerCT(size=48, spacing=1.0, angles=turn), **options)
+    wrong = ls.reconstruct(sinogram, acquisition=ScannerCT(size=48, spacing=1.0), **options)
     assert (len(right.unexplained), len(wrong.unexplained)) == (0, 1)
     assert wrong.slices[0].misfit.value > 5 * right.slices[0].misfit.value
     assert wrong.document()["misfit_explained"] is False
@@ -215,7 +215,7 @@ def test_a_denoiser_that_is_not_1_lipschitz_is_refused(run, tmp_path, monkeypatc
 
     choose = reconstruction.choose
     loud = declare(lambda x: 2 * x, 2.0, "doubles")
-    monkeypatch.setattr(reconstruction, "choose", lambda *a: replace(choose(*a), served=loud))
+    monkeypatch.setattr(reconstruction, "choose", lambda *a, **k: replace(choose(*a, **k), served=loud))
     with pytest.raises(ValueError, match="Lipschitz with constant 2"):
         run(cache=tmp_path / "parts")
     assert not (tmp_path / "parts").exists()
@@ -237,3 +237,31 @@ def test_carry_out_takes_a_scan_that_was_read_already(net):
     request = Request(data=sample_files.images(), acquisition=THINNED, prior=net, **ITERATION)
     scan = THINNED.scan(sample_files.images())
     assert torch.equal(carry_out(request, scan).images, carry_out(request).images)
+
+
+def test_other_priors_are_compared_on_the_middle_slice(tmp_path):
+    square = torch.zeros(3, 48, 48)
+    square[:, 12:36, 16:32] = 1
+    half = CartesianMRI(acceleration=2, center=0.2, simulate=True)
+    done = ls.reconstruct(square, acquisition=half, prior="tv", compare=["wavelet", "ridge"], max_steps=20)
+    alone = ls.reconstruct(square, acquisition=half, prior="wavelet", max_steps=20)
+    assert [rival.strength.prior.name for rival in done.rivals] == ["wavelet", "ridge"]
+    assert {rival.done.number for rival in done.rivals} == {1}
+    assert torch.equal(done.rivals[0].done.image, alone.slices[1].image)
+    assert [entry["prior"] for entry in done.document()["compared"]] == [r.strength.name for r in done.rivals]
+    page = done.page().decode()
+    assert page.count("Minimum with wavelet") >= 1
+    with pytest.raises(ValueError, match="prior must be one of"):
+        ls.reconstruct(square, acquisition=half, compare=["nothing"])
+
+
+@pytest.mark.parametrize("prior", ["tv", "wavelet", "ridge", "ridge-weak", "ridge-adaptive"])
+def test_every_energy_is_saved_and_verified(prior, tmp_path):
+    square = torch.zeros(1, 32, 32)
+    square[:, 8:24, 10:22] = 1
+    half = CartesianMRI(acceleration=2, center=0.2, simulate=True)
+    done = ls.reconstruct(square, acquisition=half, prior=prior, max_steps=5)
+    document = done.save(tmp_path / "image.npy")
+    assert json.loads((tmp_path / "image.npy.json").read_text())["lipschitz"] == document["lipschitz"]
+    assert (document["lipschitz"] is None) == (prior in ("tv", "wavelet"))
+    assert verify(tmp_path / "image.npy").holds

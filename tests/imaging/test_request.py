@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import sample_files
-from lipspline.imaging import CartesianMRI, MeasuredCT, MeasuredMRI, ParallelCT, Request, SimulatedCT, SimulatedMRI
+from lipspline.imaging import CartesianMRI, MeasuredCT, MeasuredMRI, Request, ScannerCT, SimulatedCT, SimulatedMRI
 
 
 def a_request(**options) -> Request:
@@ -25,11 +25,11 @@ def a_request(**options) -> Request:
         (lambda: CartesianMRI(data_noise=1), "data_noise= is for simulated data"),
         (lambda: CartesianMRI(data_noise=1e300, simulate=True), "data_noise must lie between 0 and 1e"),
         (lambda: CartesianMRI(data_noise=float("nan"), simulate=True), "data_noise must lie between 0 and 1e"),
-        (lambda: ParallelCT(angles=0), "angles must lie between 1 and 10000, but is 0"),
-        (lambda: ParallelCT(detectors=1), "detectors must lie between 2 and 10000, but is 1"),
-        (lambda: ParallelCT(size=10**9), "size must lie between 2 and 10000"),
-        (lambda: ParallelCT(spacing=float("inf")), "spacing must be a positive finite number, but is inf"),
-        (lambda: ParallelCT(size=8, simulate=True), "Leave out size= and spacing="),
+        (lambda: ScannerCT(angles=0), "angles must lie between 1 and 10000, but is 0"),
+        (lambda: ScannerCT(detectors=1), "detectors must lie between 2 and 10000, but is 1"),
+        (lambda: ScannerCT(size=10**9), "size must lie between 2 and 10000"),
+        (lambda: ScannerCT(spacing=float("inf")), "spacing must be a positive finite number, but is inf"),
+        (lambda: ScannerCT(size=8, simulate=True), "Leave out size=, or simulate=True"),
         (lambda: a_request(beta=1.0), "beta must lie strictly between 0 and 1"),
         (lambda: a_request(noise=0.0), "noise must be a positive finite number"),
         (lambda: a_request(strength=-1.0), "strength must be a positive finite number"),
@@ -55,8 +55,8 @@ def test_arrays_and_files_give_the_same_scan(tmp_path):
         (sample_files.single_coil(), CartesianMRI(), MeasuredMRI),
         (sample_files.multi_coil(), CartesianMRI(coils=sample_files.coil_maps()), MeasuredMRI),
         (sample_files.images(), CartesianMRI(simulate=True), SimulatedMRI),
-        (sample_files.sinograms(), ParallelCT(), MeasuredCT),
-        (sample_files.images(), ParallelCT(simulate=True, angles=12, detectors=40), SimulatedCT),
+        (sample_files.sinograms(), ScannerCT(), MeasuredCT),
+        (sample_files.images(), ScannerCT(simulate=True, angles=12, detectors=40), SimulatedCT),
     ):
         path = sample_files.write_npy(tmp_path / "data.npy", values)
         scans = [acquisition.scan(data, slice(1, 3)) for data in (path, str(path), values, torch.from_numpy(values))]
@@ -76,8 +76,8 @@ def test_arrays_and_files_give_the_same_scan(tmp_path):
         (np.zeros((2, 8, 8), np.complex64), CartesianMRI(), "zero everywhere"),
         (np.ones((1, 1, 1, 8, 8), np.complex64), CartesianMRI(), "but has shape"),
         (np.full((8, 8), np.nan), CartesianMRI(simulate=True), "data has 64 NaN"),
-        (sample_files.single_coil(), ParallelCT(), "but sinograms are"),
-        (sample_files.sinograms(), ParallelCT(detectors=5), "The array holds 23 detectors, not 5"),
+        (sample_files.single_coil(), ScannerCT(), "but sinograms are"),
+        (sample_files.sinograms(), ScannerCT(detectors=5), "The array holds 23 detectors, not 5"),
     ],
 )
 def test_arrays_that_cannot_be_reconstructed_are_refused(data, acquisition, sentence):

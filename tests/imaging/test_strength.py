@@ -1,12 +1,17 @@
 """Which denoiser, and how strong."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import sample_files
 from lipspline import models
+from lipspline.formats.builtin import shepp_logan
+from lipspline.formats.volume import Volume
 from lipspline.imaging import strength
-from lipspline.imaging.problem import Problem
+from lipspline.imaging.mri import SimulatedMRI, Undersampling
+from lipspline.imaging.problem import Iteration, Problem, solve_problem
 from lipspline.operators import Identity
 from lipspline.priors import EnergyPrior, resolve
 
@@ -132,3 +137,60 @@ def test_an_energy_gets_the_weight_that_the_noise_asks_for():
 def test_beta_is_not_for_energies():
     with pytest.raises(ValueError, match="beta is the weight of a denoiser, but ridge is an energy"):
         strength.choose("ridge", "auto", 0.4, problem(0.01))
+
+
+def undersampled(noise: float = 0.02) -> Problem:
+    """A phantom with half of its columns measured."""
+    truth = shepp_logan(96)
+    scan = SimulatedMRI(Volume(truth[None]), Undersampling(acceleration=2, center=0.1), noise)
+    return scan.problem(0)
+
+
+def test_whole_readouts_are_held_out_but_none_of_the_centre():
+    found = undersampled()
+    kept = strength.held_out(found)
+    assert kept is not None
+    there = found.y.abs().sum(dim=(0, 1, 2)) > 0
+    columns = kept.all(dim=(0, 1, 2))
+    assert torch.equal(columns, kept.any(dim=(0, 1, 2)))
+    held = (~columns).nonzero().squeeze(1)
+    assert strength.LEAST_HELD <= len(held) <= int(there.sum()) // strength.HELD + 1
+    assert there[held].all()
+    assert torch.minimum(held, 96 - held).min() > strength.CENTRE * 96  # frequency zero comes first
+
+
+def test_projections_are_held_out_evenly():
+    y = torch.rand(1, 1, 60, 20) + 1
+    found = Problem(y, Identity((1, 60, 20)), y, 1.0, 0.1, along=-2)
+    kept = strength.held_out(found)
+    assert kept is not None
+    held = (~kept[0, 0].all(dim=1)).nonzero().squeeze(1)
+    assert held.tolist() == list(range(3, 60, 6))
+
+
+def test_too_few_readouts_are_not_held_out():
+    y = torch.rand(1, 1, 8, 20) + 1
+    assert strength.held_out(Problem(y, Identity((1, 8, 20)), y, 1.0, 0.1, along=-2)) is None
+    assert strength.held_out(Problem(y, Identity((1, 8, 20)), y, 1.0, 0.1)) is None
+
+
+@pytest.mark.parametrize("wrong", [0.3, 1.0, 4.0])
+def test_the_refined_weight_is_nearly_the_best_even_if_the_noise_is_misjudged(wrong):
+    """Against the truth, which the refinement does not see."""
+    found = replace(undersampled(), noise=0.02 * wrong)
+    chosen = strength.choose("tv", "auto", "auto", found)
+    assert "held out" in chosen.chosen
+
+    def score(weight: float) -> float:
+        image = solve_problem("", found, chosen.served, weight, Iteration(tol=1e-3)).solution.value
+        return found.quality(image)["psnr"]
+
+    true = 0.02**2 / 0.06  # what the noise asks for, with the width of total variation
+    best = max(score(true * 2.0**k) for k in range(-2, 3))
+    assert score(chosen.weight) > best - 0.5
+
+
+def test_the_vertex_is_that_of_the_parabola():
+    errors = {k: (k - 0.3) ** 2 + 5 for k in (-1, 0, 1)}
+    assert strength._vertex(errors, 0) == pytest.approx(0.3)
+    assert strength._vertex({0: 1.0, 1: 2.0}, 0) == 0.0

@@ -1,6 +1,7 @@
 """A certificate belongs to one image, and says what can be proven again."""
 
 import json
+from random import Random
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import sample_files
 from lipspline import cli
 from lipspline.formats.output import seal, to_json
-from lipspline.imaging.verify import Outcome, verify
+from lipspline.imaging.verify import CheckOutcome, verify
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +47,13 @@ def copy(made, tmp_path):
     return tmp_path / "copy"
 
 
-def outcomes(path) -> dict[str, Outcome]:
+def outcomes(path) -> dict[str, CheckOutcome]:
     return {check.name: check.outcome for check in verify(path).checks}
 
 
 @pytest.mark.parametrize("name", ["file.npy", "series", "shipped.npy"])
 def test_a_result_as_it_was_written_holds_in_every_point(name, made):
-    assert set(outcomes(made / name).values()) == {Outcome.HOLDS}
+    assert set(outcomes(made / name).values()) == {CheckOutcome.HOLDS}
     assert verify(made / name).holds
 
 
@@ -63,7 +64,7 @@ def test_the_bound_is_computed_again_from_the_weights(made, copy):
     document = json.loads((copy / "shipped.npy.json").read_text())
     document["prior"]["certificate"] = 0.5
     (copy / "shipped.npy.json").write_bytes(to_json(seal(document)))
-    assert outcomes(copy / "shipped.npy")["bound"] is Outcome.FAILS
+    assert outcomes(copy / "shipped.npy")["bound"] is CheckOutcome.FAILS
 
 
 def other_pixel(folder):
@@ -100,7 +101,7 @@ DAMAGES = {
 def test_every_damage_is_seen(damage, copy):
     harm, name, check = DAMAGES[damage]
     harm(copy)
-    assert outcomes(copy / name)[check] is Outcome.FAILS
+    assert outcomes(copy / name)[check] is CheckOutcome.FAILS
     assert not verify(copy / name).holds
 
 
@@ -109,7 +110,7 @@ def test_weights_that_have_changed_or_gone_are_told_and_not_believed(copy):
     for source in ("nothing.safetensors", "relu"):
         document["prior"]["source"] = source
         (copy / "file.npy.json").write_bytes(to_json(seal(document)))
-        assert outcomes(copy / "file.npy")["bound"] is Outcome.UNCHECKED
+        assert outcomes(copy / "file.npy")["bound"] is CheckOutcome.UNCHECKED
     assert verify(copy / "file.npy").holds
 
 
@@ -126,3 +127,48 @@ def test_the_command_ends_with_0_or_1_and_prints_json(copy, monkeypatch, capsys)
         cli.main()
     assert stop.value.code == 2
     assert "There is no certificate" in capsys.readouterr().err
+
+
+VALUES = (
+    None,
+    True,
+    -1,
+    1e308,
+    "x",
+    "../../x",
+    "a\0b",
+    "y" * 5000,
+    [],
+    {},
+    [[]],
+    {"certificate": {}},
+    [5],
+    {"": {"": 0}},
+)
+
+
+def _changed(document, random):
+    """The document with something else in one place."""
+    parent, key = document, random.choice(("files", "prior", "versions", "slices", "guaranteed"))
+    while isinstance(parent[key], (dict, list)) and parent[key] and random.random() < 0.7:
+        parent = parent[key]
+        key = random.choice(list(parent) if isinstance(parent, dict) else range(len(parent)))
+    if random.random() < 0.2 and isinstance(parent, dict):
+        parent.pop(key)
+    else:
+        parent[key] = random.choice(VALUES)
+    return document
+
+
+def test_whatever_a_certificate_holds_there_is_an_answer(copy):
+    """Whoever writes a certificate can write its checksum, too: 300 with something odd in one place."""
+    path, random = copy / "file.npy.json", Random(0)
+    original = path.read_text()
+    failed = 0
+    for _ in range(300):
+        path.write_bytes(to_json(seal(_changed(json.loads(original), random))))
+        found = verify(copy / "file.npy")
+        failed += not found.holds
+        assert len(str(found)) < 20_000
+        assert json.dumps(found.document())
+    assert 50 < failed < 300  # some fields are only words

@@ -2,7 +2,7 @@
 
 import torch
 
-from lipspline._infra.remember import remembered
+from lipspline._infra.memory import remembered
 
 
 def counted():

@@ -71,6 +71,8 @@ def samples(dtype: torch.dtype) -> dict[str, tuple]:
     return {
         "ridge_gradient": (images, *ridge),
         "ridge_pairing": (images.flip(0), images, *one_each),
+        "weighted_ridge_gradient": (images, *ridge[:4], normal(3, 8, 7, 9).exp(), *ridge[4:]),
+        "weighted_ridge_pairing": (images.flip(0), images, *one_each[:4], normal(3, 8, 7, 9).exp(), *one_each[4:]),
         "piecewise_affine": (x, b, s, scale, 2.5, 1),
         "piecewise_affine_backward": (g, x, s, scale, 2.5, 1),
         "swap_pairs": (g, x, True, 1),
@@ -82,6 +84,8 @@ def samples(dtype: torch.dtype) -> dict[str, tuple]:
         "scaled_spline_backward": (g, x, c, scale.log(), *spline, 1),
         "line_sums": (normal(2, 5, 6, 4), *lines, 7),
         "line_spread": (normal(2, 3, 7, 4), *lines, 6),
+        "ray_sums": (normal(2, 4, 6, 4), *lines, 5),
+        "ray_spread": (normal(2, 3, 5, 4), *lines, 4, 6),
         "winograd": (x, normal(6, 4, 3, 3), normal(6)),
     }
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from lipspline.formats.ct import Sinograms
 from lipspline.formats.kspace import Kspace
+from lipspline.formats.sinograms import Sinograms
 from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume
 from lipspline.lab import catalogue as module

@@ -113,7 +113,10 @@ def test_activations_by_name():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: denoiser("elu"), "activation must be one of 'relu', 'av', 'prelu', 'gs', 'hh', 'lls', but is 'elu'."),
+        (
+            lambda: denoiser("elu"),
+            "activation must be one of 'relu', 'av', 'prelu', 'gs', 'maxmin', 'hh', 'lls', but is 'elu'.",
+        ),
         (lambda: denoiser(depth=0), "depth must be at least 1, but is 0."),
         (lambda: mlp(2, 2, depth=0), "depth must be at least 1, but is 0."),
         (lambda: denoiser(kernel=0), "kernel must be at least 1, but is 0."),

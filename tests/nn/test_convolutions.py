@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize
 
 from lipspline.functional.convolutions import conv_norm_upper
 from lipspline.functional.matrices import METHODS, spectral_norm_upper
-from lipspline.nn import SampleUnshuffle, conv1d, conv2d, linear
+from lipspline.nn import SampleUnshuffle, conv1d, conv2d, conv3d, conv_transpose2d, linear
 
 LAYERS = {
     "linear": lambda: linear(6, 4),
@@ -29,6 +29,9 @@ LAYERS = {
     "conv2d bjorck": lambda: conv2d(4, 3, 2, method="bjorck"),
     "conv2d cayley": lambda: conv2d(3, 4, 3, method="cayley"),
     "conv2d spectral": lambda: conv2d(4, 3, 3, constraint="spectral"),
+    "conv3d": lambda: conv3d(3, 4, 3),
+    "conv3d spectral": lambda: conv3d(2, 3, 2, constraint="spectral"),
+    "conv2d transposed": lambda: conv_transpose2d(4, 6, 3),
     "conv2d strided": lambda: conv2d(2, 6, 3, stride=2),
     "conv1d strided": lambda: conv1d(2, 6, 3, stride=2),
 }
@@ -42,7 +45,7 @@ def convolution(layer: nn.Module) -> nn.Module:
 
 def inputs(name: str, batch: int = 3) -> Tensor:
     layer = LAYERS[name]()
-    channels = convolution(layer).weight.shape[1]
+    channels = convolution(layer).weight.shape[0 if name == "conv2d transposed" else 1]
     if name == "conv2d strided":
         channels //= 4
     if name == "conv1d strided":
@@ -58,7 +61,7 @@ def upper(layer: nn.Module) -> float:
 @layers
 def test_layers_are_plain_torch_layers_with_one_parametrized_weight(name):
     layer = convolution(LAYERS[name]())
-    assert isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d))
+    assert isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d))
     assert list(layer.parametrizations) == ["weight"]
     assert [key.rpartition(".")[2] for key in dict(layer.named_parameters())][:1] == ["bias"]
     assert torch.equal(layer.bias, torch.zeros_like(layer.bias))

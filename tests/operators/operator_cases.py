@@ -9,13 +9,17 @@ from torch import Tensor
 from lipspline.operators import (
     MRI,
     Blur,
+    FanBeamCT,
     Identity,
     Inpainting,
     LinearOperator,
     Matrix,
     MultiCoilMRI,
+    NonCartesianMRI,
     ParallelBeamCT,
+    WeightedCT,
     cartesian_mask,
+    radial_trajectory,
     simulated_maps,
 )
 
@@ -46,6 +50,11 @@ CASES: dict[str, Callable[[], LinearOperator]] = {
     "mri, paper, plane, odd": lambda: MRI(plane_mask(5, 7)),
     "mri, centred, even": lambda: MRI(cartesian_mask(12, 3, 0.2), convention="centred"),
     "mri, centred, plane, odd": lambda: MRI(plane_mask(5, 7), convention="centred"),
+    "mri, centred, real images": lambda: MRI(plane_mask(6, 7), convention="centred", images="real"),
+    "mri, paper, complex images": lambda: MRI(plane_mask(5, 6), images="complex"),
+    "multi-coil, centred, real images": lambda: MultiCoilMRI(
+        cartesian_mask(8), batch_of_maps(1, 3, (6, 8))[0], convention="centred", images="real"
+    ),
     "multi-coil, paper, even": lambda: MultiCoilMRI(cartesian_mask(8), simulated_maps(3, (6, 8))),
     "multi-coil, paper, odd": lambda: MultiCoilMRI(plane_mask(7, 5), simulated_maps(4, (7, 5))),
     "multi-coil, centred, odd": lambda: MultiCoilMRI(
@@ -54,10 +63,31 @@ CASES: dict[str, Callable[[], LinearOperator]] = {
     "multi-coil, own maps for each image": lambda: MultiCoilMRI(
         plane_mask(4, 6), batch_of_maps(2, 3, (4, 6)), convention="centred"
     ),
+    "trajectory, radial": lambda: NonCartesianMRI(radial_trajectory(5, 8), (8, 8)),
+    "trajectory, any points, odd": lambda: NonCartesianMRI(2 * random(30, 2).clamp(-1.2, 1.2), (5, 7)),
+    "trajectory, coils, real images": lambda: NonCartesianMRI(
+        radial_trajectory(4, 6), (6, 6), batch_of_maps(1, 3, (6, 6))[0], images="real"
+    ),
+    "trajectory, weighted": lambda: NonCartesianMRI(radial_trajectory(4, 6), (7, 6), weights=random(4, 6).square()),
     "ct, even": lambda: ParallelBeamCT(8, 12, 11),
     "ct, odd": lambda: ParallelBeamCT(7, 5, 9, spacing=0.8, pixel=0.7),
     "ct, any angles": lambda: ParallelBeamCT(6, random(9) * 5, 8),
     "ct, an angle twice": lambda: ParallelBeamCT(6, torch.tensor([0.3, 0.3, math.pi + 0.3, 1.2, 2.5]), 10),
+    "ct, axis off the middle": lambda: ParallelBeamCT(6, torch.linspace(0, 6, 11), 9, offset=0.7),
+    "ct, weighted": lambda: WeightedCT(ParallelBeamCT(6, 7, 9), random(7, 9).clamp_min(0)),
+    "fan, flat": lambda: FanBeamCT(8, 12, 11, source_origin=20.0, source_detector=31.0),
+    "fan, curved": lambda: FanBeamCT(
+        7, 5, 9, 0.8, source_origin=9.0, source_detector=9.0, detector="curved", pixel=0.7, offset=0.3
+    ),
+    "fan, any angles, some pixels unseen": lambda: FanBeamCT(
+        6, random(9) * 5, 4, 1.5, source_origin=8.0, source_detector=12.0, offset=-1.0
+    ),
+    "fan, an angle twice": lambda: FanBeamCT(
+        6, torch.tensor([0.3, 0.3, math.pi / 2 + 0.3, 1.2]), 10, source_origin=8.0, source_detector=12.0
+    ),
+    "fan, weighted": lambda: WeightedCT(
+        FanBeamCT(6, 7, 9, source_origin=9.0, source_detector=9.0), random(7, 9).clamp_min(0)
+    ),
     "scaled": lambda: -2.5 * Blur(random(3, 3), (1, 5, 6)),
     "sum": lambda: Blur(random(3, 3), (1, 6, 6)) + 0.5 * Inpainting(plane_mask(6, 6).unsqueeze(0)),
     "product, complex after either": lambda: (
@@ -74,6 +104,7 @@ PAPER_SIZES: dict[str, Callable[[], LinearOperator]] = {
     "multi-coil": lambda: MultiCoilMRI(cartesian_mask(320, 8, 0.04), simulated_maps(15, (320, 320))),
     "ct": lambda: ParallelBeamCT.paper(512),
     "ct, odd": lambda: ParallelBeamCT(511, 201, 401),
+    "fan": lambda: FanBeamCT(512, 200, 400, source_origin=700.0, source_detector=1000.0),
 }
 
 

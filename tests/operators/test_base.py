@@ -14,7 +14,7 @@ def test_algebra_of_operators_is_the_algebra_of_matrices():
     torch.testing.assert_close(dense(H.forward, image(H)), (2 * A - 3 * B) @ C)
     assert H.input_shape == (5,)
     assert H.output_shape == (3,)
-    assert repr(H) == "Product(5 -> 3)"
+    assert repr(H) == "ProductOperator(5 -> 3)"
 
 
 def test_bounds_of_sums_and_products_are_tight_where_they_can_be():

@@ -24,7 +24,7 @@ def by_definition(H):
     N, middle, blocks = H.size, (H.size - 1) / 2, []
     k = np.arange(N)[:, None]
     d = np.arange(H.detectors)
-    s = (d - (H.detectors - 1) / 2) * H.spacing / H.pixel
+    s = ((d - (H.detectors - 1) / 2) * H.spacing + H.offset) / H.pixel
     for theta in H.angles.tolist():
         cos, sin = math.cos(theta), math.sin(theta)
         steep = abs(cos) >= abs(sin)
@@ -61,12 +61,13 @@ def relative_error(actual, expected):
 
 @pytest.mark.parametrize("size", [6, 7])
 @pytest.mark.parametrize("angles", [8, 5, torch.linspace(-7, 9, 13, dtype=torch.float64)], ids=["8", "5", "any"])
+@pytest.mark.parametrize("offset", [0.0, 0.37])
 @pytest.mark.parametrize("implementation", ["eager", "c"])
-def test_it_follows_the_definition_of_the_joseph_projector(size, angles, implementation):
+def test_it_follows_the_definition_of_the_joseph_projector(size, angles, offset, implementation):
     """[sec:exp_pnp]"""
     if implementation == "c" and native.library is None:
         pytest.skip("the C kernels are not built")
-    H = ParallelBeamCT(size, angles, 11, spacing=0.6, pixel=0.7)
+    H = ParallelBeamCT(size, angles, 11, spacing=0.6, pixel=0.7, offset=offset)
     x = random(size, size)
     with kernels.using(implementation):
         y = H.forward(x.view(1, 1, size, size))[0, 0]
@@ -130,7 +131,9 @@ def test_every_angle_is_a_symmetric_image_of_its_group(angles):
     assert (orbits.angles >= 0).all()
     assert (orbits.angles <= math.pi / 4 + 1e-11).all()
     base = orbits.angles[orbits.group]
-    shown = torch.stack([base, -base, math.pi / 2 - base, math.pi / 2 + base])[orbits.lane, torch.arange(len(theta))]
+    shown = torch.stack([base, math.pi - base, math.pi / 2 - base, math.pi / 2 + base])[
+        orbits.lane, torch.arange(len(theta))
+    ]
     direction = torch.where(orbits.reversed, -1.0, 1.0)
     torch.testing.assert_close(direction * shown.cos(), theta.cos(), rtol=0, atol=1e-11)
     torch.testing.assert_close(direction * shown.sin(), theta.sin(), rtol=0, atol=1e-11)

@@ -9,7 +9,7 @@ import torch
 from operator_cases import random
 
 from lipspline.operators import MRI, MultiCoilMRI, cartesian_mask, espirit, simulated_maps
-from lipspline.operators.espirit import calibration_region, window_correlation
+from lipspline.operators._espirit import calibration_region, window_correlation
 from lipspline.operators.mri import centred_fft, uncentred_fft
 
 

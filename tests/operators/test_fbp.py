@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from lipspline.operators import Identity, ParallelBeamCT, fbp
-from lipspline.operators.fbp import WINDOWS, angle_weights, ramp_response
+from lipspline.operators import FanBeamCT, Identity, ParallelBeamCT, fbp
+from lipspline.operators._fbp import WINDOWS, angle_weights, fan_weights, ramp_response
 
 
 def disk(size, radius=0.6, center=(0.1, -0.2)):
@@ -85,5 +85,66 @@ def test_nonsense_is_refused():
 
 
 def test_another_operator_is_refused():
-    with pytest.raises(ValueError, match="needs the ParallelBeamCT that measured y, but got a Identity"):
+    with pytest.raises(ValueError, match="needs the ParallelBeamCT or FanBeamCT that measured y, but got a Identity"):
         fbp(torch.zeros(1, 1, 4, 4), Identity((1, 4, 4)))
+
+
+# Fans
+
+
+def fan(arc, angles, detector="flat", **options):
+    theta = 0.4 + torch.arange(angles, dtype=torch.float64) * (arc / angles)
+    distances = {"source_origin": 250.0, "source_detector": 400.0, "spacing": 1.5, **options}
+    return FanBeamCT(128, theta, 215, detector=detector, **distances)
+
+
+@pytest.mark.parametrize("filter", ["ramp", "hann"])
+@pytest.mark.parametrize("detector", ["flat", "curved"])
+@pytest.mark.parametrize("arc", [2 * math.pi, 1.35 * math.pi, 1.7 * math.pi], ids=["full", "short", "more"])
+@pytest.mark.parametrize("offset", [0.0, 3.3])
+def test_the_intensity_of_a_disk_comes_back_from_fans(filter, detector, arc, offset):
+    H = fan(arc, 360, detector, offset=offset)
+    x, distance = disk(128)
+    z = fbp(3.0 * H.forward(x), H, filter=filter)
+    assert float(z[0, 0][distance < 0.45].mean()) == pytest.approx(3.0, rel=0.005)
+    assert float(z[0, 0][(distance > 0.75) & (distance < 0.85)].mean()) == pytest.approx(0.0, abs=0.03)
+    assert float((z[0, 0] - 3.0)[distance < 0.45].abs().max()) < 0.3
+
+
+def test_a_source_far_away_gives_the_image_of_parallel_beams():
+    x, _ = disk(128)
+    parallel = ParallelBeamCT(128, 180, 215, spacing=1.0)
+    far = FanBeamCT(128, 360, 215, 1.0, source_origin=1e6, source_detector=1e6)
+    one, other = fbp(parallel.forward(x), parallel), fbp(far.forward(x), far)
+    assert float((one - other).norm() / one.norm()) < 0.01
+
+
+def test_the_unit_of_length_does_not_matter():
+    x, _ = disk(128)
+    for detector in ("flat", "curved"):
+        one = fan(2 * math.pi, 90, detector)
+        half = FanBeamCT(
+            128, one.angles, 215, 0.75, source_origin=125.0, source_detector=200.0, detector=detector, pixel=0.5
+        )
+        torch.testing.assert_close(fbp(half.forward(x), half), fbp(one.forward(x), one))
+
+
+def test_every_line_of_a_full_or_short_scan_counts_once():
+    """The two rays of one line share it: their weights, without the steps of the angles, add up to 1."""
+    H = fan(1.4 * math.pi, 700)
+    step = 1.4 * math.pi / 700
+    share = fan_weights(H) / step
+    for a, d in ((20, 30), (100, 180), (10, 200), (350, 107)):
+        opposite = (H.angles[a] + math.pi - 2 * H.fan_angles[d] - 0.4) % (2 * math.pi)
+        b = int((opposite / step).round())
+        twin = float(share[b, H.detectors - 1 - d]) if b < 700 else 0.0
+        assert float(share[a, d]) + twin == pytest.approx(1, abs=0.02), (a, d)
+    torch.testing.assert_close(fan_weights(fan(2 * math.pi, 90)), torch.full((90, 215), math.pi / 90).double())
+
+
+def test_a_limited_scan_is_finite_and_about_as_bright_as_the_disk():
+    H = fan(math.pi / 2, 181)
+    x, distance = disk(128)
+    z = fbp(H.forward(x), H)
+    assert torch.isfinite(z).all()
+    assert 0.2 < float(z[0, 0][distance < 0.45].mean()) < 1.2

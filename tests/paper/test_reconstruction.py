@@ -29,7 +29,7 @@ from lipspline.paper.reconstruction import (
     visible,
 )
 from lipspline.paper.run import Run, reproduce
-from lipspline.pnp import Problem
+from lipspline.pnp import ValidationProblem
 from paper.toy import silent
 
 
@@ -77,10 +77,10 @@ def test_complex_images_are_seen_by_their_magnitude():
     assert visible(torch.tensor([-1.0])).tolist() == [-1.0]
 
 
-def noisy(image, scan: float, name: str, seed: int) -> Problem:
+def noisy(image, scan: float, name: str, seed: int) -> ValidationProblem:
     """Denoising: with H = Id and α = 1 the fixed point is `β D(y) + (1 - β) y`."""
     noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(len(name) + int(name[-1])))
-    return Problem(image + scan * noise, Identity((1, 12, 12)), image)
+    return ValidationProblem(image + scan * noise, Identity((1, 12, 12)), image)
 
 
 def phantoms(path: Path):

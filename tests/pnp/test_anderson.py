@@ -11,8 +11,7 @@ from certified_denoisers import haar_frame, random_nonexpansive_matrix
 from lipspline.formats import builtin
 from lipspline.operators import MRI, Blur, MultiCoilMRI, ParallelBeamCT, cartesian_mask, simulated_maps
 from lipspline.pnp import fbs
-from lipspline.pnp.anderson import Anderson
-from lipspline.pnp.iterate import iterate
+from lipspline.pnp.iterate import Anderson, iterate
 from lipspline.priors import zoo
 
 

@@ -32,7 +32,7 @@ from lipspline.operators import (
     simulated_maps,
 )
 from lipspline.pnp import fbs
-from lipspline.pnp.fbs import denoise
+from lipspline.pnp._fbs import denoise
 
 
 def random_matrix(m: int, n: int) -> Matrix:

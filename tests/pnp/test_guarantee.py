@@ -13,7 +13,8 @@ from lipspline.certification import declare
 from lipspline.models import load, save
 from lipspline.networks import denoiser
 from lipspline.operators import MRI, Matrix, cartesian_mask
-from lipspline.pnp.guarantee import Setting, lipschitz_bound, measure_pairing
+from lipspline.pnp.certificate import measure_pairing
+from lipspline.pnp.guarantee import Setting, lipschitz_bound
 
 DEFAULT = Setting(denoiser=1.0, beta=0.5, contraction=1.0, step=0.25, norm=(1.9, 2.0), smallest=0.5)
 

@@ -10,7 +10,7 @@ from torch import nn
 from lipspline import declare
 from lipspline.models import zoo
 from lipspline.operators import MRI, Identity, Matrix, cartesian_mask
-from lipspline.pnp import Problem, fbs, stability, tune
+from lipspline.pnp import ValidationProblem, fbs, stability, tune
 
 DIAGONAL = Matrix(torch.diag(torch.tensor([1.0, 0.5])))
 DATA = torch.tensor([[1.0, -1.0]])
@@ -163,7 +163,7 @@ def test_the_phase_of_complex_images_does_not_change_their_scores():
     x = torch.rand(1, 1, 16, 16)
     scores = []
     for phase in (1, 1j):
-        problem = Problem(H.forward(x * phase + 0j), H, x * phase + 0j)
+        problem = ValidationProblem(H.forward(x * phase + 0j), H, x * phase + 0j)
         trials = tune([problem], {5.0: declare(lambda x: 0.9 * x, 1.0, "")}, [0.1, 0.2], refinements=0).trials
         scores.append([trial.score for trial in trials])
     assert scores[0] == pytest.approx(scores[1], abs=1e-3)
@@ -171,4 +171,4 @@ def test_the_phase_of_complex_images_does_not_change_their_scores():
 
 def test_tuning_needs_a_trial():
     with pytest.raises(ValueError, match="max_trials must be at least 1, but is 0"):
-        tune([Problem(DATA, DIAGONAL, DATA)], {5.0: nn.ReLU()}, max_trials=0)
+        tune([ValidationProblem(DATA, DIAGONAL, DATA)], {5.0: nn.ReLU()}, max_trials=0)

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from lipspline.pnp.anderson import Anderson
-from lipspline.pnp.iterate import iterate
+from lipspline.pnp.iterate import Anderson, iterate
 
 
 def rotation(angle: float, factor: float = 1.0):

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from lipspline.operators import MRI, Identity, Matrix, MultiCoilMRI, cartesian_mask, simulated_maps
 from lipspline.pnp import Tier, minimize
-from lipspline.priors.energy import Energy
+from lipspline.pnp.guarantee import ObjectiveSetting
+from lipspline.priors import resolve
+from lipspline.priors.energy import AdaptiveEnergy, Energy
 
 
 def random_energy(n: int) -> Quadratic:
@@ -256,3 +258,110 @@ class TestRefusals:
         assert not solution.converged
         assert "NaN" in solution.reason
         assert solution.certificate.tier is Tier.NONE
+
+
+class Tilt(Energy):
+    """R(z) = -⟨t, z⟩, with a slope of its own for each image."""
+
+    def __init__(self, slope):
+        super().__init__()
+        self.register_buffer("slope", slope)
+
+    def forward(self, x):
+        return -(self.slope * x).flatten(1).sum(1)
+
+    def gradient(self, x):
+        return -self.slope.to(x.dtype).expand_as(x)
+
+    def select(self, rows, parts):
+        return Tilt(self.slope[rows])
+
+    @property
+    def lipschitz(self):
+        return 0.0
+
+
+class Follower(AdaptiveEnergy):
+    """A first pass without energy, and a second that is drawn along S times the first image in reversed order."""
+
+    def __init__(self, size, pulls=(100.0, 10.0)):
+        super().__init__()
+        self.size, self.pulls = size, pulls
+
+    def forward(self, x):
+        return x.flatten(1).sum(1) * 0
+
+    def gradient(self, x):
+        return torch.zeros_like(x)
+
+    lipschitz = 0.0
+    first_strength = 1.0
+    first_pass = Nothing()
+
+    def adapted(self, x):
+        return Tilt(self.size * x.flip(1))
+
+    @property
+    def sensitivity(self):
+        return self.size
+
+
+class TestTwoPasses:
+    def test_both_minimisers_are_those_of_the_normal_equations(self):
+        a = torch.randn(6, 4, dtype=torch.float64)
+        y = torch.randn(3, 6, dtype=torch.float64) * torch.tensor([[1.0], [30.0], [0.1]])
+        solution = minimize(y, Matrix(a), Follower(0.7), 2.0, convexity=1e-3, tol=1e-12)
+        unit = Matrix(a).norm_bounds()[1] ** 2
+        gram, eye = a.mT @ a, torch.eye(4, dtype=a.dtype)
+        first = torch.linalg.solve(gram + 0.1 * unit * eye, (y @ a).mT).mT
+        right = y @ a + 2.0 * 0.7 * first.flip(1) + 0.01 * unit * first
+        second = torch.linalg.solve(gram + 0.01 * unit * eye, right.mT).mT
+        torch.testing.assert_close(solution.value, second, rtol=1e-7, atol=1e-9)
+        assert (solution.value - second).norm(dim=1).max() <= solution.certificate.distance
+        assert all(estimate.constant is not None for estimate in solution.certificate.estimates)
+
+    def test_the_constant_is_attained_where_the_second_pass_follows_the_worst_of_the_first(self):
+        """The first image moves most along √ε; turned around, it moves the second along the weakest direction."""
+        turned = Matrix(torch.diag(torch.tensor([0.1, 1.0, 1e-4], dtype=torch.float64)))
+        y = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
+        solution = minimize(y, turned, Follower(5.0, pulls=(100.0, 10.0)), 1.0, convexity=1e-4, tol=1e-12)
+        bound = solution.certificate.estimates[1].constant
+        assert bound is not None
+        assert 0.9 * bound <= float(solution.value.norm()) <= bound
+
+    def test_the_constant_with_a_moving_gradient_is_attained_in_one_dimension(self):
+        """x = (s + m) y / (s² + ε) is the minimiser if the gradient moves by m y, and the worst s is the constant's."""
+        for m in (0.0, 0.01, 0.3, 5.0):
+            setting = ObjectiveSetting(1.0, 0.01, (1.0, 1.0), None, 0.0, 0.0, moving=m)
+            s = torch.linspace(0, 1, 2_000_001, dtype=torch.float64)
+            data, image = (estimate.constant for estimate in setting.estimates())
+            assert image == pytest.approx(float(((s + m) / (s**2 + 0.01)).max()), rel=1e-9)
+            assert data == pytest.approx(float((s * (s + m) / (s**2 + 0.01)).max()), rel=1e-9)
+
+    def test_the_distance_counts_that_of_the_first_pass(self):
+        """Few steps: the image is far from that of exact passes, and the bound knows."""
+        g = torch.Generator().manual_seed(3)
+        a = torch.randn(20, 12, generator=g, dtype=torch.float64)
+        y = torch.randn(2, 20, generator=g, dtype=torch.float64)
+        exact = minimize(y, Matrix(a), Follower(0.5), 1.0, convexity=1e-3, tol=1e-12).value
+        for steps in (1, 3, 6):
+            solution = minimize(y, Matrix(a), Follower(0.5), 1.0, convexity=1e-3, tol=1e-14, max_steps=steps)
+            assert solution.certificate.distance is not None
+            assert (solution.value - exact).norm(dim=1).max() <= solution.certificate.distance
+
+    def test_no_perturbation_of_a_shipped_adaptive_energy_exceeds_a_constant(self):
+        prior, g = resolve("ridge-adaptive"), torch.Generator().manual_seed(1)
+        image = torch.zeros(1, 1, 24, 24, dtype=torch.float64)
+        image[..., 6:18, 8:16] = 0.8
+        H = MRI(cartesian_mask(24, acceleration=3, center=0.2))
+        y = H.forward(image)
+        energy, weight = prior.at(8).wide(), prior.strength(8, 4)
+        before = minimize(y, H, energy, weight, tol=1e-7)
+        data, whole = (estimate.constant for estimate in before.certificate.estimates)
+        for size in (1e-3, 0.1, 10.0):
+            step = H.forward(torch.randn(image.shape, generator=g, dtype=torch.float64)) * size
+            after = minimize(y + step, H, energy, weight, tol=1e-7)
+            moved = after.value - before.value
+            slack = after.certificate.distance + before.certificate.distance
+            assert float(moved.norm()) <= whole * float(step.norm()) + slack
+            assert float(H.forward(moved).norm()) <= data * float(step.norm()) + slack

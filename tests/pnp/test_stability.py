@@ -1,10 +1,12 @@
 """Measured stability against the bounds, on every kind of operator [prop:stability1, prop:stability2]."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from certified_denoisers import averaging_map, haar_frame, linear, network, random_nonexpansive_matrix, soft_threshold
+from energies import Quadratic
 
 from lipspline.certification import declare
 from lipspline.operators import (
@@ -18,9 +20,8 @@ from lipspline.operators import (
     cartesian_mask,
     simulated_maps,
 )
-from lipspline.pnp import stability
-from lipspline.pnp.fbs import fbs
-from lipspline.pnp.stability import _pull_back, _ratios
+from lipspline.pnp import fbs, stability
+from lipspline.pnp._stability import _pull_back, _ratios
 
 SIZE = 12
 MASK = cartesian_mask(SIZE, 2, 0.25)
@@ -160,3 +161,40 @@ def test_the_table_and_the_json_say_it_all():
     assert document["holds"] is True
     assert len(document["perturbations"]) == 2 * 5
     assert {p["kind"] for p in document["perturbations"]} == {"random", "data", "image"}
+
+
+class TestOfMinimisers:
+    def test_optimised_perturbations_come_within_a_tenth_of_both_constants(self):
+        """Without an energy, with a singular value where the constant of the image is attained."""
+        H = Matrix(torch.diag(torch.tensor([1.0, 0.1, 0.03], dtype=torch.float64)))
+        y = torch.tensor([[0.3, 0.2, 0.1]], dtype=torch.float64)
+        quiet = Quadratic(torch.zeros(3, 3, dtype=torch.float64))
+        evidence = stability(y, H, quiet, 1.0, perturbations=20, ascents=4, ascent_steps=8, tol=1e-10)
+        assert evidence.holds
+        data, image = evidence.solution.certificate.estimates
+        for estimate, size in ((data, 1.0), (image, 1 / (0.03 + 1e-4 / 0.03))):
+            assert evidence.worst(estimate.label, optimised=True) == pytest.approx(size, rel=0.02)
+            assert evidence.worst(estimate.label, optimised=True) <= estimate.constant * (1 + 1e-6)
+        assert evidence.worst(data.label, optimised=True) >= 0.9 * data.constant
+
+    def test_the_constant_of_the_image_is_nearly_attained_at_the_worst_singular_value(self):
+        H = Matrix(torch.diag(torch.tensor([1.0, 0.01], dtype=torch.float64)))
+        y = torch.tensor([[0.3, 0.2]], dtype=torch.float64)
+        quiet = Quadratic(torch.zeros(2, 2, dtype=torch.float64))
+        evidence = stability(y, H, quiet, 1.0, perturbations=2, ascents=2, ascent_steps=6, tol=1e-12)
+        constant = evidence.solution.certificate.estimates[1].constant
+        assert evidence.holds
+        assert evidence.worst("minimiser:image", optimised=True) == pytest.approx(constant, rel=1e-6)
+
+    def test_a_wrong_constant_is_found_out(self):
+        H, y = Matrix(torch.eye(2, dtype=torch.float64)), torch.ones(1, 2, dtype=torch.float64)
+        quiet = Quadratic(torch.zeros(2, 2, dtype=torch.float64))
+        evidence = stability(y, H, quiet, 1.0, perturbations=2, ascents=0, tol=1e-12)
+        ratio = evidence.perturbations[0].ratios[1]
+        assert ratio.holds
+        assert not replace(ratio, limit=0.5 * ratio.limit).holds
+
+    def test_step_and_contraction_are_refused(self):
+        quiet = Quadratic(torch.zeros(2, 2, dtype=torch.float64))
+        with pytest.raises(ValueError, match="for denoisers"):
+            stability(torch.ones(1, 2, dtype=torch.float64), Matrix(torch.eye(2).double()), quiet, 1.0, contraction=0.9)

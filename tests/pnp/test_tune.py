@@ -7,7 +7,7 @@ import torch
 
 from lipspline.certification import declare
 from lipspline.operators import Identity, Matrix
-from lipspline.pnp import Problem, fbs, tune
+from lipspline.pnp import ValidationProblem, fbs, tune
 
 
 def towards(level: float):
@@ -15,8 +15,8 @@ def towards(level: float):
     return declare(lambda x: torch.full_like(x, level), 1.0, "constant")
 
 
-def problem(truth: float) -> Problem:
-    return Problem(torch.ones(1, 1, 4, 4), Identity((1, 4, 4)), torch.full((1, 1, 4, 4), truth))
+def problem(truth: float) -> ValidationProblem:
+    return ValidationProblem(torch.ones(1, 1, 4, 4), Identity((1, 4, 4)), torch.full((1, 1, 4, 4), truth))
 
 
 def fixed_point(level: float, beta: float) -> float:
@@ -90,7 +90,7 @@ def test_a_start_of_ones_own_is_used():
     """From the fixed point itself one call is enough."""
     y, H, truth, _ = problem(0.8)
     start = torch.full((1, 1, 4, 4), fixed_point(0.0, 0.2))
-    tuning = tune([Problem(y, H, truth, start)], {5: towards(0.0)}, (0.2,))
+    tuning = tune([ValidationProblem(y, H, truth, start)], {5: towards(0.0)}, (0.2,))
     assert tuning.trials[0].denoiser_calls == 1
 
 
@@ -121,7 +121,7 @@ def test_warm_starts_save_calls():
         return -(x - truth).norm(dim=1)
 
     options = {"tol": 1e-6, "accelerate": False}
-    tuned = tune([Problem(y, H, y)], {5: shrink}, betas, refinements=0, score=closeness, **options)
+    tuned = tune([ValidationProblem(y, H, y)], {5: shrink}, betas, refinements=0, score=closeness, **options)
     cold = [fbs(y, H, shrink, beta, **options).denoiser_calls for beta in betas]
     assert tuned.trials[0].denoiser_calls == cold[0]
     assert all(trial.denoiser_calls < calls for trial, calls in zip(tuned.trials[1:], cold[1:], strict=True))
@@ -146,7 +146,7 @@ def test_progress_hears_of_every_trial_and_the_table_shows_them():
         ({"denoisers": {0: towards(0.5)}}, "Each noise level of denoisers must be a positive finite number, but is 0"),
         ({"betas": (0.5, 1.0)}, "Each of betas must lie strictly between 0 and 1, but is 1.0"),
         (
-            {"problems": [Problem(torch.ones(1, 1, 4, 4), Identity((1, 4, 4)), torch.ones(1, 4, 4))]},
+            {"problems": [ValidationProblem(torch.ones(1, 1, 4, 4), Identity((1, 4, 4)), torch.ones(1, 4, 4))]},
             "truth of problem 0",
         ),
         ({"denoisers": {5: torch.relu}}, "no Lipschitz certificate"),

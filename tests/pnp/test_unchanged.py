@@ -8,7 +8,7 @@ from torch import nn
 
 from lipspline.networks.builders import denoiser as build_denoiser
 from lipspline.operators import Identity
-from lipspline.pnp import Problem, fbs, lipschitz_bound, stability, tune
+from lipspline.pnp import ValidationProblem, fbs, lipschitz_bound, stability, tune
 
 SHAPE = (1, 8, 8)
 
@@ -29,7 +29,7 @@ CALLS = {
     "fbs": lambda D, y, H: fbs(y, H, D, contraction=0.9),
     "accelerated fbs": lambda D, y, H: fbs(y, H, D, contraction=0.9, accelerate=True),
     "stability": lambda D, y, H: stability(y, H, D, perturbations=2, ascents=2, contraction=0.99),
-    "tune": lambda D, y, H: tune([Problem(y, H, y)], {5.0: D}, [0.1], refinements=0),
+    "tune": lambda D, y, H: tune([ValidationProblem(y, H, y)], {5.0: D}, [0.1], refinements=0),
     "lipschitz_bound": lambda D, y, H: lipschitz_bound(D),
 }
 

@@ -136,7 +136,7 @@ class TestMinimisers:
 
     def test_the_dual_bound_is_attained(self):
         """Anisotropic TV of two pixels, p = 0: `A = λ|d|`, and the distance is √(A/μ) where q vanishes."""
-        from lipspline.pnp.objective import ObjectiveSetting
+        from lipspline.pnp.guarantee import ObjectiveSetting
 
         setting = ObjectiveSetting(0.1, 0.04, (1.0, 1.0), None, math.inf, 0.0)
         # J(z) = μ/2 z² + λ|z| at x with μ x = q, p = 0: μ t² = A + ‖q‖ t has the root below

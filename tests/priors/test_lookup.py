@@ -6,7 +6,7 @@ import torch
 from lipspline import models, priors
 from lipspline.priors import DenoiserPrior, EnergyPrior, Kind, resolve
 from lipspline.priors.lookup import names
-from lipspline.priors.ridge import save_ridge
+from lipspline.priors.ridge_files import load_ridge, save_ridge
 
 
 def test_every_name_of_the_catalogue_resolves_to_a_prior_of_that_name():
@@ -32,7 +32,7 @@ def test_a_file_is_told_by_what_it_holds(tmp_path):
     denoiser = resolve(tmp_path / "a.safetensors")
     assert isinstance(denoiser, DenoiserPrior)
     assert denoiser.levels == (7.0,)
-    save_ridge(priors.ridge.load_ridge(_shipped("ridge")), tmp_path / "b.safetensors")
+    save_ridge(load_ridge(_shipped("ridge")), tmp_path / "b.safetensors")
     energy = resolve(str(tmp_path / "b.safetensors"))
     assert isinstance(energy, EnergyPrior)
     assert energy.name == "b.safetensors"

@@ -12,7 +12,9 @@ from torch.nn import functional as F
 from lipspline.functional.ridge import bank_norm_upper, hats, odd_tables, potential_constants
 from lipspline.kernels import piecewise_affine
 from lipspline.kernels import ridge as kernel
-from lipspline.priors.ridge import RidgeEnergy, load_ridge, normalised, save_ridge
+from lipspline.priors import ridge_files
+from lipspline.priors.ridge import RidgeEnergy, normalised
+from lipspline.priors.ridge_files import load_ridge, save_ridge
 
 NODES = torch.tensor([0.01, 0.02, 0.04])
 NOISE = 0.03
@@ -397,7 +399,59 @@ def test_a_changed_file_is_refused(tmp_path):
 
 def test_a_file_that_promises_too_much_is_refused(tmp_path, monkeypatch):
     energy, path = make_energy(low=-0.2), tmp_path / "energy.safetensors"
-    monkeypatch.setattr(energy, "weak", 0.1)
-    save_ridge(energy, path)
+    with monkeypatch.context() as patch:
+        patch.setattr(RidgeEnergy, "weak", 0.1)
+        save_ridge(energy, path)
     with pytest.raises(ValueError, match="only prove"):
         load_ridge(path)
+
+
+ODD = {
+    "deep": lambda t, m: m.update(provenance="[" * 100_000 + "]" * 100_000),
+    "provenance is no object": lambda t, m: m.update(provenance="null"),
+    "infinite": lambda t, m: m.update(config='{"even": 1e999, "radius": 1.0}'),
+    "half a filter": lambda t, m: m.update(config='{"even": 4.5, "radius": 3.0}'),
+    "promise": lambda t, m: m.update(certificate='{"upper": NaN, "weak": NaN}'),
+    "no config": lambda t, m: m.pop("config"),
+    "no axis": lambda t, m: t.update(slopes=torch.zeros(())),
+    "no filters": lambda t, m: t.pop("filters"),
+    "complex": lambda t, m: t.update(log_strength=t["log_strength"].to(torch.complex64)),
+    "float8": lambda t, m: t.update(filters=t["filters"].to(torch.float8_e4m3fn)),
+    "two types": lambda t, m: t.update(nodes=t["nodes"].double()),
+    "true": lambda t, m: t.update(slopes=t["slopes"] > 0),
+    "scales": lambda t, m: t.update(log_scale=t["log_scale"] - 500),
+    "large": lambda t, m: t.update(filters=torch.zeros(8, 1, 301, 301)),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_file_made_to_look_right_is_refused_in_one_sentence(odd, tmp_path):
+    """Whoever writes a file can write its checksum, too."""
+    path = tmp_path / "energy.safetensors"
+    save_ridge(make_energy(), path)
+    with safe_open(path, framework="pt") as file:
+        metadata, tensors = dict(file.metadata()), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    ODD[odd](tensors, metadata)
+    metadata["sha256"] = ridge_files.tensors_checksum(tensors, metadata)
+    save_file(tensors, path, metadata)
+    with pytest.raises(ValueError) as error:
+        load_ridge(path)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 900
+
+
+def test_the_constants_are_those_of_the_weights_as_they_are():
+    """What was proven for other numbers is not said of these."""
+    energy = make_energy(low=0.0)
+    taken = energy.at(NOISE)
+    assert taken.double().lipschitz == taken.lipschitz  # the same numbers in another precision
+    energy.slopes.mul_(-3)
+    assert energy.weak > 2
+    assert not energy.convex
+    assert energy.upper > 2
+    for name in ("filters", "slopes", "intercepts", "scale"):
+        changed = make_energy(low=0.0).at(NOISE)
+        getattr(changed, name).mul_(-3)
+        for constant in ("lipschitz", "weak_convexity"):
+            with pytest.raises(ValueError, match="were changed after it was built"):
+                getattr(changed, constant)

@@ -7,7 +7,7 @@ import torch
 
 from lipspline.networks.curves import activation_curves
 from lipspline.nn import LinearSpline
-from lipspline.report import charts
+from lipspline.report import drawing
 
 
 def points(svg: str, kind: str) -> list[list[tuple[float, float]]]:
@@ -18,42 +18,42 @@ def points(svg: str, kind: str) -> list[list[tuple[float, float]]]:
 
 def test_a_decade_is_as_high_everywhere_and_the_tolerance_is_on_the_scale():
     """[eq:pnp_fbs]: residuals on a logarithmic scale; equal factors are equal distances."""
-    svg = charts.residual_chart({"one": [1.0, 0.1, 0.01, 0.001]}, tol=0.001)
+    svg = drawing.residual_chart({"one": [1.0, 0.1, 0.01, 0.001]}, tol=0.001)
     ((_, a), (_, b), (_, c), (_, d)) = points(svg, "series series-0")[0]
     assert b - a == pytest.approx(c - b, abs=0.03) == pytest.approx(d - c, abs=0.03)
     assert b > a
     ((left, y), (right, _)) = points(svg, "limit")[0]
     assert y == pytest.approx(d)
-    assert (left, right) == (charts.LEFT, charts.WIDTH - charts.RIGHT)
+    assert (left, right) == (drawing.LEFT, drawing.WIDTH - drawing.RIGHT)
     assert len(points(svg, "grid")) == 4
 
 
 def test_calls_are_spread_over_the_width_by_the_longest_curve():
-    svg = charts.residual_chart({"short": [1.0, 0.1], "long": [1.0, 0.5, 0.2, 0.1, 0.05]}, tol=1e-2)
+    svg = drawing.residual_chart({"short": [1.0, 0.1], "long": [1.0, 0.5, 0.2, 0.1, 0.05]}, tol=1e-2)
     short, long = points(svg, "series series-0")[0], points(svg, "series series-1")[0]
     assert [x for x, _ in short] == [x for x, _ in long[:2]]
-    assert (long[0][0], long[-1][0]) == (charts.LEFT, charts.WIDTH - charts.RIGHT)
+    assert (long[0][0], long[-1][0]) == (drawing.LEFT, drawing.WIDTH - drawing.RIGHT)
 
 
 @pytest.mark.parametrize("curve", [[], [0.5], [0.5, 0.0], [float("inf"), 0.1], [1e-9] * 3])
 def test_odd_curves_are_drawn_inside_the_chart(curve):
-    for line in points(charts.residual_chart({"odd": curve}, tol=1e-4), "series series-0"):
-        assert all(charts.TOP - 1 <= y <= charts.HEIGHT - charts.BOTTOM + 1 for _, y in line)
-        assert all(charts.LEFT <= x <= charts.WIDTH for x, _ in line)
+    for line in points(drawing.residual_chart({"odd": curve}, tol=1e-4), "series series-0"):
+        assert all(drawing.TOP - 1 <= y <= drawing.HEIGHT - drawing.BOTTOM + 1 for _, y in line)
+        assert all(drawing.LEFT <= x <= drawing.WIDTH for x, _ in line)
 
 
 def test_a_name_cannot_break_out_of_the_chart():
-    assert "<script>" not in charts.residual_chart({"<script>": [0.5, 0.1]}, tol=0.1)
+    assert "<script>" not in drawing.residual_chart({"<script>": [0.5, 0.1]}, tol=0.1)
 
 
 def test_an_activation_is_drawn_where_it_runs():
     """[sec:methods]: ReLU is flat to the left of the middle and rises by one to the right, a dot at the bend."""
     (curve,) = activation_curves(LinearSpline(1, regions=4, radius=1.0, init="relu"))[""]
-    svg = charts.activation_tile(curve)
+    svg = drawing.activation_tile(curve)
     line = points(svg, "series series-0")[0]
-    middle = charts.TILE / 2
+    middle = drawing.TILE / 2
     assert line[0] == (0, middle)
-    assert line[-1] == (charts.TILE, 0)
+    assert line[-1] == (drawing.TILE, 0)
     assert re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', svg) == [(f"{middle:g}", f"{middle:g}")]
 
 
@@ -61,12 +61,12 @@ def test_activations_stay_in_the_cone():
     spline = LinearSpline(6, regions=20, radius=0.5)
     torch.nn.init.normal_(spline.coefficients)
     for curve in activation_curves(spline)[""]:
-        for x, y in points(charts.activation_tile(curve), "series series-0")[0]:
-            assert abs(y - charts.TILE / 2) <= abs(x - charts.TILE / 2) + 0.02
+        for x, y in points(drawing.activation_tile(curve), "series series-0")[0]:
+            assert abs(y - drawing.TILE / 2) <= abs(x - drawing.TILE / 2) + 0.02
 
 
 @pytest.mark.parametrize(("measured", "width"), [(0.5, 80), (1.0, 160), (7.0, 200)])
 def test_a_bar_reaches_its_mark_at_the_bound(measured, width):
-    svg = charts.ratio_bar(measured, 1.0)
+    svg = drawing.ratio_bar(measured, 1.0)
     assert float(re.search(r'class="bar".*?width="([\d.]+)"', svg)[1]) == width
     assert "M160 0" in svg

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipspline.report.images import Window, magnitude, palette, spanning
+from lipspline.report.drawing import Window, magnitude, palette, spanning
 
 
 def test_shades_are_those_of_the_formula():

@@ -130,14 +130,18 @@ def test_the_residual_shown_is_the_last_one():
 @pytest.mark.parametrize(
     ("value", "noise", "explained"),
     [
-        (0.005, 0.0005, True),  # a scan with its own geometry
-        (0.07, 0.003, False),  # cropped
-        (0.05, 0.003, False),  # 360 degrees taken for 180
-        (0.10, 0.003, False),  # a fan beam taken for a parallel one
+        (0.0324, 0.0398, True),  # a head, four coils, 4 times accelerated
+        (0.0299, 0.0298, True),  # the same, 8 times
+        (0.0236, 0.0273, True),  # a torso, 120 angles
+        (0.0695, 0.0708, True),  # the same, more noise
+        (0.0032, 0.0023, True),  # next to no noise
+        (0.0604, 0.0273, False),  # the torso in an image that is too small
+        (0.0832, 0.0270, False),  # 360 degrees taken for 180
+        (0.0588, 0.0272, False),  # the axis of rotation off by 4 detectors
         (0.64, 0.003, False),  # transposed
-        (0.30, 0.10, True),  # noisy data
-        (0.02, 0.0, True),
-        (0.0200001, 0.0, False),
+        (0.30, 0.10, False),  # whatever the noise
+        (0.01, 0.0, True),
+        (0.0100001, 0.0, False),
     ],
 )
 def test_a_misfit_beyond_noise_and_small_errors_of_the_model_is_called_one(value, noise, explained):

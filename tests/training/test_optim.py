@@ -110,6 +110,7 @@ def test_a_turn_goes_downhill_and_to_the_end():
     distances = []
     for step in range(200):
         optimizer.param_groups[0]["lr"] = 0.05 * (1 - step / 200)
+        optimizer.zero_grad()
         (orthonormalize(matrix) - wanted).square().sum().backward()
         optimizer.step()
         distances.append(float((matrix.detach() - wanted).norm()))

@@ -98,19 +98,20 @@ def test_two_processes_with_one_output_are_refused_in_one_sentence(photos):
         one.run()
 
 
-def _train_slowly(folder: str, steps: int) -> None:
+def _train_until_killed(folder: str, steps: int) -> None:
     for name, value in SIZES.items():
         setattr(own_images, name, value)
-    training(Path(folder), steps=steps).run([lambda record: time.sleep(0.05)])
+    # It waits after its first checkpoint for ever: on a busy machine it might else be finished before it is killed.
+    training(Path(folder), steps=steps).run([lambda record: time.sleep(600 if record.step > 100 else 0)])
 
 
-@pytest.mark.slow  # it failed once beside other tests, and never alone: not understood yet
+@pytest.mark.slow  # beside other tests its weights have differed in the last bits, alone never: not understood
 def test_a_training_that_was_killed_goes_on_and_ends_with_the_same_weights(photos, processes, monkeypatch):
     whole = training(photos, steps=150)
     whole.run()
     expected = load(whole.out).state_dict()
     whole.out.unlink()
-    process = processes.Process(target=_train_slowly, args=(str(photos), 150))
+    process = processes.Process(target=_train_until_killed, args=(str(photos), 150))
     process.start()
     while not list(whole.work.glob("step-*.safetensors")):
         assert process.is_alive()

@@ -6,26 +6,25 @@ import pytest
 import torch
 
 from lipspline.kernels import ridge as kernel
-from lipspline.priors.ridge import load_ridge, save_ridge
+from lipspline.priors.ridge_files import load_ridge, save_ridge
 from lipspline.training.checkpoint import Checkpoints
+from lipspline.training.energies import Crops, EnergyTraining, train
 from lipspline.training.ridge import (
-    Crops,
     LearnedRidge,
-    RidgeTraining,
+    RidgeLearner,
     adjoint,
     clip,
     cosine_filters,
     denoise,
     derivative_of_loss,
     exported,
-    mean_psnr,
     newest,
-    train,
+    score,
 )
 
 pytestmark = pytest.mark.skipif(not kernel.has_ridge(torch.zeros(1)), reason="training needs the C kernels")
 
-SMALL = RidgeTraining(
+SMALL = EnergyTraining(
     channels=8, kernel=5, regions=8, radius=2.0, batch=4, size=16, groups=2, visits=2, warmup=0.01, minutes=0.02
 )
 
@@ -39,7 +38,7 @@ def images(count=6, size=32):
 
 @pytest.mark.parametrize("convexity", [0.0, 0.9])
 def test_any_parameters_give_a_feasible_energy(convexity):
-    model = LearnedRidge(RidgeTraining(channels=8, kernel=5, regions=8, convexity=convexity))
+    model = LearnedRidge(EnergyTraining(channels=8, kernel=5, regions=8, convexity=convexity))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += torch.randn_like(parameter)
@@ -82,7 +81,7 @@ def test_clipped_slopes_can_come_back():
 
 def test_the_implicit_derivative_is_that_of_the_minimiser():
     """Against differences of half the squared error of minimisers for scales a little larger and smaller."""
-    settings = RidgeTraining(
+    settings = EnergyTraining(
         channels=8, kernel=5, regions=8, radius=2.0, top=4.0, strength=2.0, adjoint_steps=50, adjoint_size=0.01
     )
     model = LearnedRidge(settings)
@@ -123,11 +122,11 @@ def test_crops_depend_on_their_number_only():
 
 def test_a_run_learns_stops_goes_on_and_is_exported(tmp_path, capsys):
     validation = list(images(2, 96))
-    before = mean_psnr(exported(LearnedRidge(SMALL), {}), validation, 15)
-    train(SMALL, images(), validation, tmp_path)
+    before = score(exported(LearnedRidge(SMALL), {}), validation, 15)
+    train(RidgeLearner(SMALL), images(), validation, tmp_path)
     first = Checkpoints(tmp_path).load()
-    longer = RidgeTraining(**{**vars(SMALL), "minutes": 0.06})
-    train(longer, images(), validation, tmp_path)
+    longer = EnergyTraining(**{**vars(SMALL), "minutes": 0.06})
+    train(RidgeLearner(longer), images(), validation, tmp_path)
     second = Checkpoints(tmp_path).load()
     assert first is not None
     assert second is not None
@@ -138,4 +137,4 @@ def test_a_run_learns_stops_goes_on_and_is_exported(tmp_path, capsys):
     energy = load_ridge(tmp_path / "energy.safetensors")
     assert energy.provenance["steps"] == second.step
     assert energy.provenance["trained"]["noise"] == list(SMALL.noise)
-    assert mean_psnr(energy, validation, 15) > max(before, 20 * math.log10(255 / 15) + 0.5)
+    assert score(energy, validation, 15) > max(before, 20 * math.log10(255 / 15) + 0.5)

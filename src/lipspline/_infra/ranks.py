@@ -10,7 +10,7 @@ Without torchrun every function here does nothing, or returns what one process n
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -77,6 +78,24 @@ def rows(batch: int) -> slice:
 def shard(items: Sequence[Item]) -> Sequence[Item]:
     """The items (images, seeds, recipes) that belong to this process: every `world()`-th."""
     return items[rank() :: world()]
+
+
+def solve_all(solve: Callable[[Item], Result], problems: Sequence[Item]) -> list[Result]:
+    """Apply `solve` to every problem, shared out over the ranks of `torch.distributed` if it is initialised.
+
+    Every rank must call this with the same problems; each returns the results of all, in their order. Slices of one
+    shape are best put into a batch; this is for lists of batches, or of slices that differ.
+
+    Example:
+        >>> solve_all(lambda n: n * n, [1, 2, 3])
+        [1, 4, 9]
+    """
+    mine = [solve(problem) for problem in shard(problems)]
+    if world() == 1:
+        return mine
+    shares: list[list[Result]] = [[]] * world()
+    dist.all_gather_object(shares, mine)
+    return [shares[i % world()][i // world()] for i in range(len(problems))]
 
 
 @torch.no_grad()

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from lipspline._infra import checks
 from lipspline.adapters.foreign import Norm, wrap
 from lipspline.certification import certify
-from lipspline.operators.base import LinearOperator
-from lipspline.operators.space import Field, Space
-from lipspline.pnp.fbs import denoise
+from lipspline.operators.base import Field, LinearOperator, Space
+from lipspline.pnp._fbs import denoise
 
 PURPOSE = "Exchanging operators and denoisers with deepinv"
 WHITE = 255.0

@@ -7,10 +7,8 @@ import torch
 from torch import Tensor
 
 from lipspline._infra import checks
-from lipspline.adapters.foreign import Norm, wrap
-from lipspline.adapters.sides import sides
-from lipspline.operators.base import LinearOperator
-from lipspline.operators.space import Field, Space
+from lipspline.adapters.foreign import Norm, sides, wrap
+from lipspline.operators.base import Field, LinearOperator, Space
 
 PURPOSE = "Exchanging operators with sigpy"
 

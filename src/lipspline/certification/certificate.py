@@ -15,7 +15,10 @@ class LayerBound:
     upper: float
 
 
-class Product(tuple[LayerBound, ...]):
+EVERY_SIZE = "inputs of every size"
+
+
+class BoundProduct(tuple[LayerBound, ...]):
     """Layers in a row: their bounds multiply."""
 
     __slots__ = ()
@@ -30,25 +33,30 @@ class Certificate:
     """A proof that a network is Lipschitz with constant `upper`, layer by layer.
 
     `lower` is the largest ratio of distances seen (None if not looked for), so `upper / lower` says how tight it is.
+    Where a network was bounded as a graph of operations, the bound of each is that from the input up to there, and
+    `valid_for` says for which inputs it was traced.
     """
 
     upper: float
     layers: tuple[LayerBound, ...]
     lower: float | None = None
+    valid_for: str = EVERY_SIZE
 
     def to_json(self) -> str:
         """The certificate as a JSON document."""
         return json.dumps(asdict(self), indent=2)
 
     def __str__(self) -> str:
-        rows = [("layer", "kind", "bound", "rule")]
+        traced = self.valid_for != EVERY_SIZE
+        rows = [("layer", "kind", "bound so far" if traced else "bound", "rule")]
         rows += [(bound.name, bound.kind, _nine_digits_up(bound.upper), bound.rule) for bound in self.layers]
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
         lines = ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
         lines.insert(1, "-" * max(map(len, lines)))
         seen = "not measured" if self.lower is None else f"{self.lower:.9f}"
+        inputs = f", for {self.valid_for}" if traced else ""
         return "\n".join(
-            [*lines, "", f"Lipschitz constant <= {_nine_digits_up(self.upper)}   (largest ratio seen: {seen})"]
+            [*lines, "", f"Lipschitz constant <= {_nine_digits_up(self.upper)}{inputs}   (largest ratio seen: {seen})"]
         )
 
 
@@ -59,7 +67,7 @@ def _nine_digits_up(bound: float) -> str:
 
 
 def multiply_up(*factors: float) -> float:
-    """Product of nonnegative numbers, rounded upward."""
+    """BoundProduct of nonnegative numbers, rounded upward."""
     product = 1.0
     for factor in factors:
         if factor != 1.0:

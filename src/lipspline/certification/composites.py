@@ -4,7 +4,7 @@ import math
 
 from torch import nn
 
-from lipspline.certification.certificate import Product, add_up, multiply_up, root_sum_of_squares_up
+from lipspline.certification.certificate import BoundProduct, add_up, multiply_up, root_sum_of_squares_up
 from lipspline.certification.inspection import number_of, row
 from lipspline.certification.proof import Bound, ChildBounds, register_rule
 from lipspline.nn.combine import Averaged, Concatenated, Sum
@@ -13,12 +13,12 @@ from lipspline.nn.spline import LinearSpline
 
 
 @register_rule(nn.Sequential, composite=True)
-def _row(layer: nn.Sequential, bounds: ChildBounds) -> Product:
-    return Product([bound for name, child in row(layer) for bound in bounds(name, child)])
+def _row(layer: nn.Sequential, bounds: ChildBounds) -> BoundProduct:
+    return BoundProduct([bound for name, child in row(layer) for bound in bounds(name, child)])
 
 
 @register_rule(nn.DataParallel, nn.parallel.DistributedDataParallel, composite=True)
-def _replicated(layer: nn.DataParallel, bounds: ChildBounds) -> Product:
+def _replicated(layer: nn.DataParallel, bounds: ChildBounds) -> BoundProduct:
     return bounds("", layer.module)
 
 
@@ -46,7 +46,7 @@ def _concatenated(layer: Concatenated, bounds: ChildBounds) -> Bound:
     return root_sum_of_squares_up(*uppers), "root of the sum of squares of " + ", ".join(f"{u:.9g}" for u in uppers)
 
 
-def _branches(layer: Sum | Concatenated, bounds: ChildBounds) -> list[Product]:
+def _branches(layer: Sum | Concatenated, bounds: ChildBounds) -> list[BoundProduct]:
     for i, branch in enumerate(layer.branches):
         check_reads_only(f"branches.{i}", branch)
     return [bounds(f"branches.{i}", branch) for i, branch in enumerate(layer.branches)]

@@ -179,13 +179,15 @@ def number_of(layer: nn.Module, name: str) -> float:
     return float(value)
 
 
-def sizes_of(name: str, value: object, axes: int) -> tuple[int, ...]:
-    """An attribute that torch takes as one integer for all axes, or as one for each."""
+def sizes_of(name: str, value: object, axes: int, *, least: int = 1) -> tuple[int, ...]:
+    """An attribute that torch takes as one integer for all axes, or as one for each; none is below `least`."""
     values: tuple[Any, ...] = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     if len(values) == 1:
         values *= axes
-    if len(values) != axes or any(isinstance(v, bool) or not isinstance(v, int) for v in values):
-        raise ValueError(f"{name} must be an integer, or one for each of {axes} axes, but is {value!r}.")
+    if len(values) != axes or any(isinstance(v, bool) or not isinstance(v, int) or v < least for v in values):
+        raise ValueError(
+            f"{name} must be an integer of at least {least}, or one for each of {axes} axes, but is {value!r}."
+        )
     return values
 
 

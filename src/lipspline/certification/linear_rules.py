@@ -22,7 +22,7 @@ from lipspline.nn.combine import Scaled
 from lipspline.nn.inference import InferenceConv2d
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
-Pairs = list[tuple[int, int]]
+Paddings = list[tuple[int, int]]
 """Pixels before and after an image along each axis, the last axis first, as torch counts them."""
 
 
@@ -63,7 +63,7 @@ def _inference_convolution(layer: InferenceConv2d) -> Bound:
 
 
 def convolution_upper(
-    weight: Tensor, stride: tuple[int, ...], dilation: tuple[int, ...], groups: int, mode: str, padding: Pairs
+    weight: Tensor, stride: tuple[int, ...], dilation: tuple[int, ...], groups: int, mode: str, padding: Paddings
 ) -> float:
     """The norm of a padded convolution: that of the kernel, times the one of the padding if it shows pixels twice."""
 
@@ -89,14 +89,14 @@ _COPIES = {"circular": _reflected, "reflect": _reflected, "replicate": lambda be
 """How often a pixel is seen at most, in images of any size, behind a padding with so many pixels on both sides."""
 
 
-def padding_upper(mode: str, padding: Pairs) -> float:
+def padding_upper(mode: str, padding: Paddings) -> float:
     """The norm of a padding, for all image sizes: the root of how often it shows a pixel; one axis after the other."""
     if mode != "constant" and any(pixels < 0 for pair in padding for pixels in pair):
         raise ValueError(f"A {mode} padding of less than nothing has no rule. Crop in a layer of its own.")
     return 1.0 if mode == "constant" else root_up(math.prod(_COPIES[mode](*pair) for pair in padding))
 
 
-def pairs_of(padding: object) -> Pairs:
+def pairs_of(padding: object) -> Paddings:
     """Numbers of pixels in pairs, as `torch.nn.functional.pad` takes them."""
     values = tuple(padding) if isinstance(padding, (tuple, list)) else ()
     if not values or len(values) % 2 or any(isinstance(v, bool) or not isinstance(v, int) for v in values):
@@ -149,7 +149,9 @@ def _average_pool(layer: nn.AvgPool1d | nn.AvgPool2d | nn.AvgPool3d) -> Bound:
     axes = axes_of(layer)
     kernel = sizes_of("kernel_size", layer.kernel_size, axes)
     stride = kernel if layer.stride is None else sizes_of("stride", layer.stride, axes)
-    partial = layer.ceil_mode or (not layer.count_include_pad and any(sizes_of("padding", layer.padding, axes)))
+    partial = layer.ceil_mode or (
+        not layer.count_include_pad and any(sizes_of("padding", layer.padding, axes, least=0))
+    )
     if partial or getattr(layer, "divisor_override", None) is not None:
         raise ValueError(
             "certify knows average pooling only with one divisor for all windows: "

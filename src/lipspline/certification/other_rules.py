@@ -8,17 +8,18 @@ from torch import Tensor, nn
 
 from lipspline._infra import checks
 from lipspline.certification.certificate import root_up
+from lipspline.certification.functions import HARMLESS_THRESHOLD
 from lipspline.certification.inspection import axes_of, number_of, sizes_of, weight_of
 from lipspline.certification.linear_rules import adaptive_pool_upper
-from lipspline.certification.proof import Bound, register_rule
+from lipspline.certification.proof import Bound, layer_bound, register_rule
 from lipspline.functional.knots import FreeKnots, intercepts
+from lipspline.functional.matrices import spectral_norm_upper
 from lipspline.functional.spline import region_tables
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
+from lipspline.nn.blocks import Centering, ConvexPotential, L2NormPool2d
 from lipspline.nn.convolutions import SampleUnshuffle
 from lipspline.nn.inference import FoldedSpline, FreeKnotSpline
 from lipspline.nn.spline import LinearSpline
-
-HARMLESS_THRESHOLD = 37.0  # where log(1 + exp(-x)) is less than half a unit in the last place of x in float64
 
 
 @register_rule(LinearSpline)
@@ -70,6 +71,35 @@ def _largest_slope(layer: FoldedSpline | FreeKnotSpline, derived: Tensor, define
 @register_rule(AbsoluteValue, GroupSort, MaxMin)
 def _gradient_norm_preserving(_: nn.Module) -> Bound:
     return 1.0, "preserves gradient norms"
+
+
+@register_rule(Centering, L2NormPool2d)
+def _shortens(_: nn.Module) -> Bound:
+    return 1.0, "no difference gets longer"
+
+
+@register_rule(ConvexPotential)
+@torch.no_grad()
+def _convex_potential(layer: ConvexPotential) -> Bound:
+    """The Jacobian is I - 2 AᵀDA, A = T^(-1/2) W, with the slopes of the activation on the diagonal of D."""
+    low, high = _slopes_of(layer.activation)
+    square = spectral_norm_upper(weight_of(layer, "weight").double() / layer.diagonal().double().sqrt()[:, None]) ** 2
+    square *= 1 + 1e-14
+    upper = max(1 + 2 * max(0.0, -low) * square, 2 * max(high, 0.0) * square - 1)
+    return (upper * (1 + 1e-15) if upper != 1 else 1.0), f"symmetric residual, slopes in [{low:.3g}, {high:.3g}]"
+
+
+def _slopes_of(activation: nn.Module) -> tuple[float, float]:
+    if type(activation) is nn.ReLU:
+        return 0.0, 1.0
+    if type(activation) in (LinearSpline, FoldedSpline, FreeKnotSpline):
+        layer_bound(activation)  # which checks the splines
+        slopes: Any = activation.slopes() if isinstance(activation, LinearSpline) else activation.slopes
+        tables = activation.tables()[1] if isinstance(activation, LinearSpline) else slopes
+        return min(float(slopes.min()), float(tables.min())), max(float(slopes.max()), float(tables.max()))
+    raise ValueError(
+        f"{type(activation).__name__} has no rule inside a ConvexPotential: use nn.ReLU or a LinearSpline."
+    )
 
 
 @register_rule(Householder)

@@ -6,19 +6,24 @@ The rounding of the bound's own computation is added outward.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from lipspline._infra import checks
-from lipspline.certification.certificate import Certificate, LayerBound, Product
+from lipspline.certification.certificate import EVERY_SIZE, BoundProduct, Certificate, LayerBound
+from lipspline.certification.graph import NoOperationRule, as_example, graph_bounds
 from lipspline.certification.inspection import as_it_runs, class_that_runs, compiled_from
 from lipspline.certification.search import estimate_lower
+from lipspline.nn.blocks import ConvexPotential
+from lipspline.nn.fold import class_before
+from lipspline.nn.inference import FreeKnotSpline, InferenceConv2d
 
 Bound = tuple[float, str]
-ChildBounds = Callable[[str, nn.Module], Product]
-Rule = Callable[..., Bound | Product]
+ChildBounds = Callable[[str, nn.Module], BoundProduct]
+Rule = Callable[..., Bound | BoundProduct]
 
 
 @dataclass(frozen=True)
@@ -99,16 +104,22 @@ def _declared(layer: Declared) -> Bound:
     return layer.upper, f"declared: {layer.reason}"
 
 
-def certify(model: nn.Module, input_shape: tuple[int, ...] | None = None) -> Certificate:
+def certify(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None = None) -> Certificate:
     """Bound the Lipschitz constant of a model in eval mode from above, by a proof.
 
+    Networks of layers with a rule are bounded for inputs of every size. With an `input_shape`, any other module is
+    traced by `torch.export` and bounded operation by operation, as a graph, for inputs of that shape: residual sums,
+    branches, concatenations and operations that are no layers are known then. Given an example instead of a shape, both
+    are done where possible, and the smaller bound is returned.
+
     Models wrapped by `torch.compile`, `nn.DataParallel` or `DistributedDataParallel` are looked into. The model is not
-    changed, and not run.
+    changed.
 
     Args:
-        model: built of layers with a rule (`register_rule` adds one).
-        input_shape: shape of one input. If given, the largest ratio of distances found around random inputs of this
-            shape stands beside the bound, as `lower` (`lipspline.certification.estimate_lower`).
+        model: built of layers with a rule (`register_rule` adds one), or any module that `torch.export` can trace.
+        input_shape: shape of one input without batch, or an example input with batch. If given, the largest ratio of
+            distances found around inputs like it stands beside the bound, as `lower`
+            (`lipspline.certification.estimate_lower`).
 
     Example:
         >>> import lipspline, torch
@@ -117,10 +128,83 @@ def certify(model: nn.Module, input_shape: tuple[int, ...] | None = None) -> Cer
         >>> certificate = lipspline.certify(layer, input_shape=(2,))
         >>> print(f"{certificate.lower:.3f} <= {certificate.upper:.3f}")
         3.000 <= 3.000
+        >>> class Residual(nn.Module):
+        ...     def forward(self, x):
+        ...         return x - 0.5 * x.relu()
+        >>> round(lipspline.certify(Residual(), torch.randn(1, 2)).upper, 6)
+        1.5
     """
-    layers = _bounds("", model, (), within_eval=not model.training if isinstance(model, nn.Module) else False)
-    lower = None if input_shape is None else estimate_lower(model, input_shape)
-    return Certificate(layers.upper, tuple(layers), lower)
+    try:
+        layers = _bounds("", model, (), within_eval=not model.training if isinstance(model, nn.Module) else False)
+        certificate = Certificate(layers.upper, tuple(layers))
+    except _InLayer as error:
+        if input_shape is None or not isinstance(model, nn.Module):
+            raise
+        certificate = _certified_graph(model, input_shape, instead_of=error)
+    else:
+        if isinstance(input_shape, Tensor):
+            try:
+                traced = _certified_graph(model, input_shape, instead_of=None)
+            except ValueError:
+                traced = certificate
+            certificate = traced if traced.upper < certificate.upper else certificate
+    if input_shape is None:
+        return certificate
+    return replace(certificate, lower=_lower(model, input_shape, traced=certificate.valid_for != EVERY_SIZE))
+
+
+def _lower(model: nn.Module, input_shape: tuple[int, ...] | Tensor, *, traced: bool) -> float | None:
+    """The largest ratio seen; None for a traced module that does not run in float64, or returns several tensors."""
+    try:
+        if isinstance(input_shape, Tensor):
+            return estimate_lower(model, inputs=input_shape)
+        return estimate_lower(model, input_shape)
+    except (RuntimeError, TypeError, AttributeError, ValueError):
+        if traced:
+            return None
+        raise
+
+
+def _certified_graph(
+    model: nn.Module, input_shape: tuple[int, ...] | Tensor, *, instead_of: ValueError | None
+) -> Certificate:
+    model = _unwrapped(model)
+    example = as_example(model, input_shape)
+    try:
+        upper, rows, _ = graph_bounds(model, example, _leaf_bound)
+    except NoOperationRule as error:
+        if instead_of is None or isinstance(instead_of, _NoRule):
+            raise ValueError(str(error)) from None
+        raise instead_of from error
+    half = example.dtype in (torch.float16, torch.bfloat16)
+    rounding = f", but for the rounding of {example.dtype} to steps, which no constant bounds" if half else ""
+    return Certificate(upper, tuple(rows), valid_for=f"inputs of shape {tuple(example.shape)}{rounding}")
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The module within wrappers that change nothing."""
+    while True:
+        inner = compiled_from(model)
+        if inner is None and type(model) in (nn.DataParallel, nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+def _leaf_bound(name: str, module: nn.Module) -> float | None:
+    """The bound of a module whose class has a rule that was registered by its author, or that is opaque otherwise."""
+    entry = _RULES.get(class_before(module))
+    if entry is None:
+        return None
+    ours = entry.rule.__module__.startswith("lipspline.certification.") and class_before(module) is not Declared
+    if ours and class_before(module) not in _OPAQUE:
+        return None
+    return _bounds(name, module, (), within_eval=False).upper
+
+
+_OPAQUE: set[type[nn.Module]] = {FreeKnotSpline, InferenceConv2d, ConvexPotential}
+"""Layers whose operations say less than their class."""
 
 
 def layer_bound(layer: nn.Module) -> LayerBound:
@@ -128,7 +212,7 @@ def layer_bound(layer: nn.Module) -> LayerBound:
     return _bounds("", layer, (), within_eval=False)[0]
 
 
-def _bounds(name: str, module: nn.Module, above: tuple[nn.Module, ...], *, within_eval: bool) -> Product:
+def _bounds(name: str, module: nn.Module, above: tuple[nn.Module, ...], *, within_eval: bool) -> BoundProduct:
     """The bounds whose product bounds `module`; `above` are the modules it is a part of."""
     try:
         if any(module is other for other in above):
@@ -144,12 +228,13 @@ def _bounds(name: str, module: nn.Module, above: tuple[nn.Module, ...], *, withi
         raise _InLayer(f"Layer {name or 'itself'!r} {error}") from None
     if entry is None or kind.forward is not entry.forward:
         replaced = "" if entry is None else " with the forward it has now"
-        raise _InLayer(
+        raise _NoRule(
             f"certify has no rule for {kind.__name__}{replaced} (layer {name or 'itself'!r}), and will not guess one. "
+            f"Give certify an example input, so that its operations are traced and bounded one by one. "
             f"Register one with lipspline.register_rule({kind.__name__}), or vouch for a bound with lipspline.declare."
         )
 
-    def bounds(child_name: str, child: nn.Module) -> Product:
+    def bounds(child_name: str, child: nn.Module) -> BoundProduct:
         return _bounds(f"{name}.{child_name}".strip("."), child, (*above, module), within_eval=within_eval)
 
     try:
@@ -159,15 +244,19 @@ def _bounds(name: str, module: nn.Module, above: tuple[nn.Module, ...], *, withi
         raise
     except ValueError as error:
         raise _InLayer(f"Layer {name!r} ({kind.__name__}): {error}" if name else str(error)) from error
-    if isinstance(result, Product):
+    if isinstance(result, BoundProduct):
         return result
     upper, reason = result
     if not isinstance(upper, (int, float)) or not upper >= 0:
         raise _InLayer(
             f"The rule for {kind.__name__} (layer {name or 'itself'!r}) gave {upper!r}, which bounds nothing."
         )
-    return Product([LayerBound(name, kind.__name__, reason, float(upper))])
+    return BoundProduct([LayerBound(name, kind.__name__, reason, float(upper))])
 
 
 class _InLayer(ValueError):
     """An error whose message says already which layer it is about."""
+
+
+class _NoRule(_InLayer):
+    """A class of layers without a rule: its operations may have rules."""

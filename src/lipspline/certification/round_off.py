@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lipspline.certification.linear_rules import padding_upper, pairs_of
 from lipspline.certification.proof import layer_bound
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
-from lipspline.nn.combine import Averaged, Scaled
+from lipspline.nn.combine import Averaged, Concatenated, Scaled, Sum
 from lipspline.nn.convolutions import SampleUnshuffle
 from lipspline.nn.fold import freeze
 from lipspline.nn.inference import FoldedSpline, FreeKnotSpline, InferenceConv2d, InferenceSequential
@@ -23,8 +24,8 @@ EPS = torch.finfo(torch.float64).eps
 Magnitude = Callable[[Any, Tensor], Tensor]
 """`(layer, z) -> (B,)`: the norm of what the layer adds up, times the number of additions and multiplications."""
 _MAGNITUDES: dict[type[nn.Module], Magnitude] = {}
-Run = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
-Composite = Callable[[Any, Tensor, Tensor, Run], tuple[Tensor, Tensor]]
+Evaluate = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
+Composite = Callable[[Any, Tensor, Tensor, Evaluate], tuple[Tensor, Tensor]]
 """`(module, z, error of z, run) -> (output, error of the output)`, where `run` does the same for a child."""
 _COMPOSITES: dict[type[nn.Module], Composite] = {}
 
@@ -90,10 +91,26 @@ def _run(module: nn.Module, x: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @register_composite(Averaged)
-def _averaged(module: Averaged, x: Tensor, error: Tensor, run: Run) -> tuple[Tensor, Tensor]:
+def _averaged(module: Averaged, x: Tensor, error: Tensor, run: Evaluate) -> tuple[Tensor, Tensor]:
     y, inner_error = run(module.inner, x, error)
     round_off = 4 * EPS * (_norms(x) + _norms(y))
     return torch.lerp(x, y, module.beta), module.beta * inner_error + (1 - module.beta) * error + round_off
+
+
+@register_composite(Sum)
+def _sum(module: Sum, x: Tensor, error: Tensor, run: Evaluate) -> tuple[Tensor, Tensor]:
+    total, *terms = [run(branch, x, error) for branch in module.branches]
+    value, inner_error = total
+    size = _norms(value)
+    for term, term_error in terms:
+        value, inner_error, size = value + term, inner_error + term_error, size + _norms(term)
+    return value, inner_error + len(terms) * EPS * size
+
+
+@register_composite(Concatenated)
+def _concatenated(module: Concatenated, x: Tensor, error: Tensor, run: Evaluate) -> tuple[Tensor, Tensor]:
+    values, errors = zip(*(run(branch, x, error) for branch in module.branches), strict=True)
+    return torch.cat(values, dim=module.dim), torch.stack(errors).square().sum(dim=0).sqrt()
 
 
 def _norms(x: Tensor) -> Tensor:
@@ -109,9 +126,10 @@ def _ones(x: Tensor) -> Tensor:
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
     size = layer.weight.abs()
     norm = float(size.sum(0).max() * size.sum(1).max()) ** 0.5  # ‖A‖² <= ‖A‖_1 ‖A‖_∞
-    rows = x[0].numel() // layer.in_features
+    inputs = layer.weight.shape[1]
+    rows = x[0].numel() // inputs
     bias = 0.0 if layer.bias is None else float(layer.bias.norm()) * rows**0.5
-    return (layer.in_features + 2) * (norm * _norms(x) + bias)
+    return (inputs + 2) * (norm * _norms(x) + bias)
 
 
 @register_magnitude(nn.Conv1d, nn.Conv2d, InferenceConv2d)
@@ -119,11 +137,28 @@ def _convolution(layer: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
     size = layer.weight.abs().flatten(2).sum(2)  # (out, in / groups)
     parts = size.view(layer.groups, -1, size.shape[1])
     norm = float(parts.sum(2).max() * parts.sum(1).max()) ** 0.5
+    if layer.padding_mode != "zeros":
+        norm *= padding_upper(layer.padding_mode, pairs_of(layer._reversed_padding_repeated_twice))
     places = x[0, 0].numel()
     if not isinstance(layer.padding, str):
         places = math.prod(n + 2 * pad for n, pad in zip(x.shape[2:], layer.padding, strict=True))
     bias = 0.0 if layer.bias is None else float(layer.bias.norm()) * places**0.5
     return (layer.weight[0].numel() + 2) * (norm * _norms(x) + bias)
+
+
+@register_magnitude(nn.ConvTranspose1d, nn.ConvTranspose2d)
+def _transposed_convolution(layer: nn.ConvTranspose1d | nn.ConvTranspose2d, x: Tensor) -> Tensor:
+    size = layer.weight.abs().flatten(2).sum(2)  # (in, out / groups)
+    parts = size.view(layer.groups, -1, size.shape[1])
+    norm = float(parts.sum(2).max() * parts.sum(1).max()) ** 0.5
+    places = math.prod(
+        (n - 1) * step + gap * (taps - 1) + 1 + extra
+        for n, step, gap, taps, extra in zip(
+            x.shape[2:], layer.stride, layer.dilation, layer.kernel_size, layer.output_padding, strict=True
+        )
+    )
+    bias = 0.0 if layer.bias is None else float(layer.bias.norm()) * places**0.5
+    return (len(parts[0]) * layer.weight[0, 0].numel() + 2) * (norm * _norms(x) + bias)
 
 
 @register_magnitude(FoldedSpline)
@@ -149,9 +184,24 @@ def _at_most_its_input(_: nn.Module, x: Tensor) -> Tensor:
     return 4 * _norms(x)
 
 
-@register_magnitude(nn.Sigmoid)
-def _sigmoid(_: nn.Sigmoid, x: Tensor) -> Tensor:
-    return 8 * (_norms(x) + _ones(x))
+@register_magnitude(nn.Sigmoid, nn.SELU, nn.LogSigmoid)
+def _smooth(_: nn.Module, x: Tensor) -> Tensor:
+    return 16 * (_norms(x) + _ones(x))
+
+
+@register_magnitude(nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Softsign, nn.Tanhshrink)
+def _smooth_through_zero(_: nn.Module, x: Tensor) -> Tensor:
+    return 16 * _norms(x)
+
+
+@register_magnitude(nn.ELU)
+def _elu(layer: nn.ELU, x: Tensor) -> Tensor:
+    return 16 * (layer_bound(layer).upper * _norms(x) + abs(layer.alpha) * _ones(x))
+
+
+@register_magnitude(nn.Softplus)
+def _softplus(layer: nn.Softplus, x: Tensor) -> Tensor:
+    return 16 * (_norms(x) + _ones(x) / abs(layer.beta))
 
 
 @register_magnitude(nn.PReLU, nn.LeakyReLU, Scaled)
@@ -166,7 +216,9 @@ def _householder(_: Householder, x: Tensor) -> Tensor:
 
 @register_magnitude(
     *(GroupSort, MaxMin, nn.MaxPool1d, nn.MaxPool2d, SampleUnshuffle),
-    *(nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle),
+    *(nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.Upsample),
+    *(nn.ConstantPad1d, nn.ReflectionPad1d, nn.ReplicationPad1d, nn.CircularPad1d),
+    *(nn.ConstantPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d, nn.CircularPad2d, nn.ZeroPad2d),
 )
 def _only_moves_numbers(_: nn.Module, x: Tensor) -> Tensor:
     return torch.zeros_like(_norms(x))
@@ -179,6 +231,11 @@ def _average_pool(layer: nn.AvgPool1d | nn.AvgPool2d, x: Tensor) -> Tensor:
     if isinstance(layer, nn.AvgPool2d) and isinstance(size, int):
         count = size**2
     return (count + 2) * _norms(x)
+
+
+@register_magnitude(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
+def _adaptive_average_pool(layer: nn.AdaptiveAvgPool1d, x: Tensor) -> Tensor:
+    return (x[0, 0].numel() + 2) * layer_bound(layer).upper * _norms(x)
 
 
 @register_magnitude(nn.BatchNorm1d, nn.BatchNorm2d)

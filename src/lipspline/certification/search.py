@@ -1,7 +1,8 @@
 """Lipschitz constants from below: the largest ratio of distances that is really seen."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +39,20 @@ def estimate_lower(
     single = _reading_only(copy.deepcopy(model).float())
     _check_accepts(single, inputs.float())
     directions = _steepest_directions(single, inputs.float(), steps)
-    return float(_ratios(_reading_only(model.double()), inputs.double(), _normalized(directions.double())).max())
+    with _creating_float64():
+        ratios = _ratios(_reading_only(model.double()), inputs.double(), _normalized(directions.double()))
+    return float(ratios.max())
+
+
+@contextmanager
+def _creating_float64() -> Iterator[None]:
+    """Tensors that a `forward` creates without saying of which type are of float64, too."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _reading_only(model: nn.Module) -> Function:

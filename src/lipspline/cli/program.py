@@ -11,6 +11,7 @@ import typer
 import lipspline
 from lipspline import kernels
 from lipspline.cli.output import err, out, use_any_terminal
+from lipspline.formats.validation import FileError
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
 
@@ -31,13 +32,21 @@ def main() -> None:
     except (ValueError, ImportError, OSError) as error:
         if os.environ.get("LIPSPLINE_DEBUG"):
             raise
-        err.print(f"lipspline: {translated(str(error))}", style="red", markup=False, highlight=False, soft_wrap=True)
+        hint = " (lipspline inspect FILE says what a file is.)" if _is_about_data(error) else ""
+        err.print(
+            f"lipspline: {translated(str(error))}{hint}", style="red", markup=False, highlight=False, soft_wrap=True
+        )
         sys.exit(2)
     except (KeyboardInterrupt, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:
             raise
         err.print("lipspline: interrupted. The same command goes on where work was kept.", style="red")
         sys.exit(INTERRUPTED)
+
+
+def _is_about_data(error: Exception) -> bool:
+    """Whether a reconstruction failed because of a file."""
+    return isinstance(error, FileError) and sys.argv[1:2] == ["reconstruct"]
 
 
 def translated(message: str) -> str:

@@ -4,21 +4,21 @@ import shlex
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from lipspline._infra import ranks
 from lipspline._infra.memory import keep_memory
 from lipspline._infra.progress import Bars, bars
-from lipspline.cli.options import Json, Seed, Threads, start
-from lipspline.cli.output import err, show
+from lipspline.cli.output import Json, Seed, Threads, err, show, start
 from lipspline.formats.output import Output, writer
+from lipspline.imaging.mri import Phase, Unknown, Whiten
 from lipspline.imaging.problem import Iteration
-from lipspline.imaging.reconstruction import Reconstruction, Watch, carry_out, mean
-from lipspline.imaging.request import CartesianMRI, ParallelCT, Request
+from lipspline.imaging.reconstruction import Reconstruction, Rival, Watch, carry_out, mean
+from lipspline.imaging.request import CartesianMRI, Request, ScannerCT
 from lipspline.imaging.strength import Auto
-from lipspline.pnp.iterate import Progress
+from lipspline.pnp import Progress
 from lipspline.report.plain_words import certificate_lines, lines_text
 
 app = typer.Typer(help="Reconstruct images from measurements, with a certificate.", no_args_is_help=True)
@@ -35,7 +35,9 @@ DataNoise = Annotated[float | None, typer.Option(help="Noise added to simulated 
 Prior = Annotated[
     str,
     typer.Option(
-        "--prior", "--model", help="ridge, ridge-weak, tv, wavelet, lls, relu, av, a .safetensors file, or auto."
+        "--prior",
+        "--model",
+        help="ridge, ridge-adaptive, ridge-weak, tv, wavelet, lls, relu, av, a .safetensors file, or auto.",
     ),
 ]
 Strength = Annotated[str, typer.Option(help="Of the regularisation, relative to auto: 0.5 smooths less, 2 more.")]
@@ -45,6 +47,9 @@ Slices = Annotated[str, typer.Option(help="Which slices, first:last, numbered fr
 Accelerate = Annotated[bool, typer.Option("--accelerate/--plain", help="Anderson's steps, or plain ones only.")]
 Tol = Annotated[float, typer.Option(help="Stop when the relative change of the image is below this.")]
 MaxSteps = Annotated[int, typer.Option(help="The largest number of denoiser calls for a slice.")]
+Compare = Annotated[
+    str, typer.Option(help="Other priors, such as tv,lls: the middle slice with each of them too, in page and JSON.")
+]
 Page = Annotated[bool, typer.Option("--report", help="Write a page OUT.html that shows the images and the proof.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an earlier result of lipspline.")]
 
@@ -57,6 +62,10 @@ def mri(
     acceleration: Annotated[float | None, typer.Option(help="Keep one column in so many, at random.")] = None,
     center: Annotated[float, typer.Option(help="Fraction of the columns, in the middle, that are all kept.")] = 0.08,
     coils: Annotated[str, typer.Option(help="auto (maps in IN, else ESPIRiT), espirit, or a file of maps.")] = "auto",
+    phase: Annotated[str, typer.Option(help="fold the phase of low resolution into the maps; none; or auto.")] = "auto",
+    unknown: Annotated[str, typer.Option(help="complex images, or real ones once their phase is folded.")] = "complex",
+    whiten: Annotated[str, typer.Option(help="auto makes the noise of the coils white; or none.")] = "auto",
+    virtual_coils: Annotated[int | None, typer.Option(help="Compress the coils to so many.", min=1)] = None,
     simulate: Simulate = False,
     data_noise: DataNoise = None,
     prior: Prior = "auto",
@@ -67,6 +76,7 @@ def mri(
     accelerate: Accelerate = True,
     tol: Tol = Iteration.tol,
     max_steps: MaxSteps = Iteration.max_steps,
+    compare: Compare = "",
     report: Page = False,
     force: Force = False,
     json: Json = False,
@@ -85,6 +95,10 @@ def mri(
             acceleration=acceleration,
             center=center,
             coils=coils,
+            phase=cast(Phase, phase),
+            unknown=cast(Unknown, unknown),
+            whiten=cast(Whiten, whiten),
+            virtual_coils=virtual_coils,
             simulate=simulate,
             data_noise=data_noise,
             seed=seed,
@@ -97,6 +111,7 @@ def mri(
         tol=tol,
         max_steps=max_steps,
         accelerate=accelerate,
+        compare=tuple(filter(None, compare.split(","))),
     )
     _fulfil(request, Output(output, page=report), force, json)
 
@@ -105,10 +120,27 @@ def mri(
 def ct(
     source: In,
     output: Out,
-    angles: Annotated[str, typer.Option(help="How many, over half a turn; or an npy file of radians.")] = "",
+    angles: Annotated[str, typer.Option(help="How many, spread over --arc; or an npy file of radians.")] = "",
+    arc: Annotated[float | None, typer.Option(help="Degrees that the angles cover: 180, for fans 360.")] = None,
+    every: Annotated[int, typer.Option(help="Use only every so many-th angle.")] = 1,
+    axis: Annotated[
+        str, typer.Option(help="Detector under the axis of rotation, from 0; middle; or auto: estimated.")
+    ] = "",
+    transpose: Annotated[bool, typer.Option("--transpose", help="IN is (detectors, angles).")] = False,
+    convention: Annotated[str, typer.Option(help="plain, scikit-image (radon), astra or odl.")] = "plain",
     detectors: Annotated[int | None, typer.Option(help="How many rays for each angle.")] = None,
-    size: Annotated[int | None, typer.Option(help="Side of the images in pixels.")] = None,
-    spacing: Annotated[float | None, typer.Option(help="From detector to detector, in pixels.")] = None,
+    size: Annotated[int | None, typer.Option(help="Side of the images in pixels; as many as detectors.")] = None,
+    spacing: Annotated[float | None, typer.Option(help="From detector to detector, in pixels; 1.")] = None,
+    pixel_size: Annotated[float | None, typer.Option(help="From detector to detector, in millimetres.")] = None,
+    source_origin: Annotated[float | None, typer.Option(help="Fan: millimetres from source to axis.")] = None,
+    source_detector: Annotated[float | None, typer.Option(help="Fan: millimetres from source to detector.")] = None,
+    detector: Annotated[str, typer.Option(help="Fan: flat or curved.")] = "flat",
+    flat: Annotated[Path | None, typer.Option(help="Counts without an object; then IN are counts.")] = None,
+    dark: Annotated[Path | None, typer.Option(help="Counts without a beam.")] = None,
+    files: Annotated[
+        str, typer.Option(help="What each file of a folder or pattern IN holds: sinograms or projections.")
+    ] = "sinograms",
+    water: Annotated[float | None, typer.Option(help="Attenuation of water per mm; images in HU.")] = None,
     simulate: Simulate = False,
     data_noise: DataNoise = None,
     prior: Prior = "auto",
@@ -119,21 +151,38 @@ def ct(
     accelerate: Accelerate = True,
     tol: Tol = Iteration.tol,
     max_steps: MaxSteps = Iteration.max_steps,
+    compare: Compare = "",
     report: Page = False,
     force: Force = False,
     json: Json = False,
     seed: Seed = 0,
     threads: Threads = 0,
 ) -> None:
-    """Reconstruct CT slices from parallel-beam sinograms (npy, npz, HDF5, TIFF), or from simulated ones."""
+    """Reconstruct CT slices from sinograms or counts of parallel beams or fans, or from simulated sinograms.
+
+    IN: npy, npz, HDF5, Data Exchange, TIFF, MATLAB (Helsinki), a folder, or a pattern in quotes such as 'scan/*.tif'.
+    """
     start(seed, threads)
     request = Request(
         data=source,
-        acquisition=ParallelCT(
+        acquisition=ScannerCT(
             angles=int(angles) if angles.isdecimal() else angles or None,
             detectors=detectors,
+            arc=arc,
+            every=every,
+            axis=parse_axis(axis),
+            transpose=transpose,
+            convention=convention,
             size=size,
             spacing=spacing,
+            pixel_size=pixel_size,
+            source_origin=source_origin,
+            source_detector=source_detector,
+            detector=detector,
+            water=water,
+            files=files,
+            flat=flat,
+            dark=dark,
             simulate=simulate,
             data_noise=data_noise,
             seed=seed,
@@ -146,6 +195,7 @@ def ct(
         tol=tol,
         max_steps=max_steps,
         accelerate=accelerate,
+        compare=tuple(filter(None, compare.split(","))),
     )
     _fulfil(request, Output(output, page=report), force, json)
 
@@ -180,6 +230,21 @@ def parse_slices(text: str) -> slice:
     if not colon:
         return slice(int(first), int(first) + 1)
     return slice(int(first) if first else None, int(last) if last else None)
+
+
+def parse_axis(text: str) -> float | str | None:
+    """The axis of rotation as a user writes it: a detector, auto, middle, or nothing.
+
+    Example:
+        >>> parse_axis("295.9"), parse_axis("auto"), parse_axis("")
+        (295.9, 'auto', None)
+    """
+    if text in ("", "auto", "middle"):
+        return text or None
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"--axis must be auto, middle or a detector, but is {text!r}.") from None
 
 
 def parse_number(option: str, text: str) -> float | Auto:
@@ -231,6 +296,16 @@ def _warn(result: Reconstruction) -> None:
         err.print(f"lipspline: {sentence}", style="yellow", highlight=False, soft_wrap=True)
 
 
+def _rival(rival: Rival) -> str:
+    """One line about a slice reconstructed with another prior."""
+    done = rival.done
+    scores = [f"{name.upper()} {done.quality[name]:.4g}" for name in done.quality]
+    proven = (
+        "all proven" if done.certificate and not any(e.constant is None for e in done.certificate.estimates) else ""
+    )
+    return ", ".join(filter(None, [f"compared, slice {done.number}: {rival.strength}", *scores, proven]))
+
+
 def _numbers(slices: list) -> str:
     return ", ".join(str(done.number) for done in slices)
 
@@ -249,6 +324,7 @@ def _text(result: Reconstruction, output: Output) -> str:
     gains = [f"{name.upper()} {before[name]:.4g} -> {after[name]:.4g}" for name in after if name in before]
     if gains:
         lines.append(f"{', '.join(gains)} (mean over slices, profile paper)")
+    lines += [_rival(rival) for rival in result.rivals]
     written = [*(output.beside(ending) for ending in output.endings), output.certificate]
     lines.append(f"Written: {', '.join(map(str, written))}")
     return "\n".join(lines)

@@ -1,65 +1,156 @@
 """BART's pairs of files: `.hdr` with the sizes as text, `.cfl` with complex numbers, first index fastest."""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from lipspline.formats.kspace import Kspace, transform_partitions, with_mask
+from lipspline.formats.kspace import Kspace, with_mask
 from lipspline.formats.validation import FileError, affordable, chosen, existing, reading
 
 ENDINGS = (".cfl", ".hdr")
 DIMENSIONS = 16
-READ, PHASE, PARTITION, COIL, SLICE = 0, 1, 2, 3, 13
+READ, PHASE, PARTITION, COIL, SETS, SLICE = 0, 1, 2, 3, 4, 13
+LOW = 8  # the middle part of k-space that is looked at is one in so many, along each direction
+CONCENTRATED = 4.0
+"""Energy of k-space in its middle, at least, over what would lie there if it were spread evenly."""
 LONGEST_HEADER = 2**16
 
 
 def read(path: str | Path, slices: slice = slice(None)) -> Kspace:
     """Read k-space: readout, phase, partition, coil and slice are dimensions 0, 1, 2, 3 and 13, as BART has them.
 
-    A third dimension that is fully measured is transformed, and its slices are what `slices` counts.
+    A first dimension of size 1 means that the readout was transformed already: dimensions 1 and 2 are then the rows and
+    columns of k-space. In three dimensions a direction that is fully measured is transformed, the partitions if they
+    are, else the readout, and its positions are what `slices` counts; one coil is held in memory at a time.
     """
-    path = Path(path)
-    data = _read(path)
-    if data.shape[2] > 1 and data.shape[0] > 1:
-        raise FileError(f"{path} has {data.shape[0]} slices of {data.shape[2]} partitions; give one of the two.")
-    flat = data.shape[2] == 1
-    data = data.squeeze(2) if flat else transform_partitions(data.squeeze(0).movedim(1, 0), path)
-    numbers = chosen(path, data.shape[0], slices)
-    data, mask = with_mask(data[numbers.start : numbers.stop], None, path)
-    return Kspace(data, mask)
+    stored = _opened(Path(path))
+    path, sizes = stored.path, stored.sizes
+    if sizes[READ] == 1 or sizes[PARTITION] == 1:
+        numbers = chosen(path, sizes[SLICE], slices)
+        affordable(path, (len(numbers), *sizes[:4]), 8)
+        data = stored.planes(numbers)
+        _check_kspace(path, data)
+        data, mask = with_mask(data, None, path)
+        return Kspace(data, mask)
+    if sizes[SLICE] > 1:
+        raise FileError(f"{path} has {sizes[SLICE]} slices of {sizes[PARTITION]} partitions; give one of the two.")
+    return _three_dimensional(stored, slices)
+
+
+def _three_dimensional(stored: "Pair", slices: slice) -> Kspace:
+    """Slices across the direction that is fully measured."""
+    path, (rows, columns, partitions) = stored.path, stored.sizes[:3]
+    points = torch.zeros(rows, columns, partitions, dtype=torch.bool)
+    for coil in range(stored.sizes[COIL]):
+        points |= stored.volume(coil) != 0
+    if not points.any():
+        raise FileError(f"The k-space in {path} is zero everywhere: nothing was measured.")
+    axis = next((axis for axis in (2, 0) if (points == points.any(dim=axis, keepdim=True)).all()), None)
+    if axis is None:
+        raise FileError(
+            f"{path} is measured in part along its readout and along its partitions; one of the two must be complete."
+        )
+    numbers = chosen(path, points.shape[axis], slices)
+    affordable(path, (len(numbers), stored.sizes[COIL], points.numel() // points.shape[axis]), 8)
+    coils = []
+    for coil in range(stored.sizes[COIL]):
+        lines = torch.fft.ifft(torch.fft.ifftshift(stored.volume(coil), dim=axis), dim=axis, norm="ortho")
+        part = torch.fft.fftshift(lines, dim=axis).movedim(axis, 0)[numbers.start : numbers.stop]
+        coils.append(part * points.any(dim=axis))
+    data, mask = with_mask(torch.stack(coils, dim=1), points.any(dim=axis), path)
+    notes = ("transformed along the readout, two directions of phase encoding",) if axis == 0 else ()
+    return Kspace(data, mask, notes=notes)
 
 
 def read_maps(path: str | Path) -> Tensor:
-    """Coil sensitivities `(S, C, H, W)` as `bart ecalib` writes them."""
-    data = _read(Path(path))
-    return data[:, :, 0] if data.shape[2] == 1 else data.squeeze(0).movedim(1, 0)
+    """Coil sensitivities `(S, C, H, W)` as `bart ecalib` writes them; of two sets of maps the first."""
+    stored = _opened(Path(path), also=(SETS,))
+    if stored.sizes[READ] == 1 or stored.sizes[PARTITION] == 1:
+        return stored.planes(range(stored.sizes[SLICE]))
+    return torch.stack([stored.volume(coil) for coil in range(stored.sizes[COIL])]).permute(3, 0, 1, 2)
 
 
-def _read(path: Path) -> Tensor:
-    """All of a file as `(slices, coils, partitions, rows, columns)`."""
+def read_mask(path: str | Path) -> Tensor:
+    """A mask `(W,)` or `(H, W)`: where the first coil and slice are not zero."""
+    stored = _opened(Path(path))
+    if stored.sizes[READ] > 1 and stored.sizes[PARTITION] > 1:
+        raise FileError(f"{stored.path} is a mask in three dimensions; give the two of one slice.")
+    return (stored.planes(range(1))[0, 0] != 0).squeeze()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A header and the numbers that it describes, not yet read."""
+
+    path: Path
+    sizes: tuple[int, ...]
+    values: NDArray[np.complex64]
+    """All sixteen dimensions, mapped."""
+
+    def planes(self, numbers: range) -> Tensor:
+        """Slices `(S, C, H, W)` of two-dimensional k-space."""
+        place: list[Any] = [0] * DIMENSIONS
+        place[:4], place[SLICE] = [slice(None)] * 4, slice(numbers.start, numbers.stop)
+        found = self.values[tuple(place)]  # readout, phase, partition, coil, slice
+        found = found[0] if self.sizes[READ] == 1 and self.sizes[PARTITION] > 1 else found[:, :, 0]
+        return self._tensor(found.transpose(3, 2, 0, 1))
+
+    def volume(self, coil: int) -> Tensor:
+        """One coil `(readout, phase, partition)` of three-dimensional k-space."""
+        affordable(self.path, self.sizes[:3], 8)
+        return self._tensor(self.values[(slice(None), slice(None), slice(None), coil) + (0,) * (DIMENSIONS - 4)])
+
+    def _tensor(self, values: NDArray[np.complex64]) -> Tensor:
+        result = torch.from_numpy(np.array(values, order="C"))  # a copy: what is mapped cannot be written
+        if not torch.isfinite(result).all():
+            raise FileError(f"{self.path} has NaN or infinite values.")
+        return result
+
+
+def _opened(path: Path, also: tuple[int, ...] = ()) -> Pair:
     header = existing(path.with_suffix(".hdr"), "BART header")
     values = existing(path.with_suffix(".cfl"), "BART")
     with reading(path, "BART"):
-        shape = _sizes(header)
-        size = affordable(path, shape, 8)
+        sizes = _sizes(header)
+        size = math.prod(sizes) * 8
+        if min(sizes) < 1:
+            raise FileError(f"{path} claims an array of {' x '.join(map(str, sizes))} values: it is empty.")
         if values.stat().st_size < size:
-            raise FileError(f"{values} is truncated: its header asks for {size} bytes.")
-        data = np.fromfile(values, "<c8", math.prod(shape)).reshape(shape, order="F")
-    known = (SLICE, COIL, PARTITION, READ, PHASE)
-    extra = [axis for axis in range(len(shape)) if axis not in known and shape[axis] > 1]
+            raise FileError(f"{values} is truncated: its header asks for {size} bytes, {size / 1e9:.3g} GB.")
+        mapped = np.memmap(values, "<c8", "r", 0, sizes, order="F")
+    known = (READ, PHASE, PARTITION, COIL, SLICE, *also)
+    extra = [axis for axis in range(DIMENSIONS) if axis not in known and sizes[axis] > 1]
     if extra:
         raise FileError(
-            f"{path} has {shape[extra[0]]} entries along dimension {extra[0]}; only slices, coils and the "
+            f"{path} has {sizes[extra[0]]} entries along dimension {extra[0]}; only slices, coils and the "
             f"three directions of k-space may vary."
         )
-    ordered = data.transpose(*known, *(axis for axis in range(len(shape)) if axis not in known))
-    result = torch.from_numpy(np.ascontiguousarray(ordered.reshape(ordered.shape[:5])))
-    if not torch.isfinite(result).all():
-        raise FileError(f"{path} has NaN or infinite values.")
-    return result
+    return Pair(path, sizes, mapped)
+
+
+def _check_kspace(path: Path, data: Tensor) -> None:
+    """Refuse images: the energy of k-space lies in the middle, where the frequencies are low, and theirs does not.
+
+    The format tells neither, so this is the only way not to take one for the other.
+    """
+    height, width = data.shape[-2:]
+    h, w = (max(3, n // LOW) for n in (height, width))
+    if h >= height or w >= width:
+        return
+    top, left = height // 2 - h // 2, width // 2 - w // 2
+    energy = data.abs().double().square().sum(dim=(0, 1))
+    share, area = float(energy[top : top + h, left : left + w].sum() / energy.sum()), h * w / (height * width)
+    if share < CONCENTRATED * area:
+        raise FileError(
+            f"{path} does not look like k-space: {100 * share:.2g} % of its energy lies at low frequencies, in the "
+            f"middle {100 * area:.2g} % of it. It may be an image, or k-space with frequency zero first: shift it then."
+        )
 
 
 def _sizes(header: Path) -> tuple[int, ...]:

@@ -1,29 +1,13 @@
-"""CT images in Hounsfield units, and sinograms."""
+"""CT images, in Hounsfield units where the file has them."""
 
-from dataclasses import dataclass
-from math import pi
 from pathlib import Path
 
 from torch import Tensor
 
-from lipspline.formats import arrays, dicom, hdf5, nifti, pictures
-from lipspline.formats.arrays import Container
+from lipspline.formats import dicom, nifti
 from lipspline.formats.mri import read as read_any
 from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume
-
-SINOGRAM = ("sinogram", "sinograms", "projections", "y", "data")
-SHAPES = {3: "(angles, detectors) or (slices, angles, detectors)"}
-
-
-@dataclass(frozen=True)
-class Sinograms:
-    """Line integrals of a stack of slices."""
-
-    data: Tensor
-    """`(S, A, D)`: slices, angles, detectors."""
-    angles: Tensor | None = None
-    """`(A,)` in radians, if the file has them."""
 
 
 def read(path: str | Path, slices: slice = slice(None)) -> Volume:
@@ -41,39 +25,6 @@ def read(path: str | Path, slices: slice = slice(None)) -> Volume:
     if not isinstance(found, Volume):
         raise FileError(f"{path} holds k-space, not images.")
     return found
-
-
-def read_sinograms(path: str | Path, slices: slice = slice(None)) -> Sinograms:
-    """Read sinograms `(A, D)` or `(S, A, D)` from npy, npz, HDF5 or TIFF.
-
-    In npz and HDF5 they are called `sinogram` (or are the only array), and `angles` may stand beside them in radians.
-    """
-    path = Path(path)
-    name = path.name.lower()
-    if name.endswith(arrays.ENDINGS):
-        with arrays.opened(path) as container:
-            return _sinograms(container, slices)
-    if name.endswith(hdf5.ENDINGS):
-        with hdf5.opened(path) as file:
-            return _sinograms(hdf5.container(file), slices)
-    if name.endswith(pictures.TIFF):
-        return Sinograms(pictures.read_volume(path, slices).slices)
-    if not path.exists():
-        raise FileNotFoundError(f"There is no file {path}.")
-    known = ", ".join((*arrays.ENDINGS, *hdf5.ENDINGS, *pictures.TIFF))
-    raise FileError(
-        f"{path} is not in a known format of sinograms; its name must end in one of {known}. Projections of images "
-        f"are made by a simulation."
-    )
-
-
-def read_angles(path: str | Path) -> Tensor:
-    """Angles `(A,)` in radians from an npy or npz file."""
-    with arrays.opened(path) as container:
-        found = container.find_or_only("angles")
-        if found is None:
-            raise FileError(f"{path} holds several arrays and none is called 'angles'.")
-        return _in_radians(path, found.whole().double())
 
 
 def attenuation(hounsfield: Tensor) -> Tensor:
@@ -98,25 +49,3 @@ def hounsfield(attenuation: Tensor) -> Tensor:
         tensor([-1000.,     0.])
     """
     return 1000 * (attenuation - 1)
-
-
-def _sinograms(container: Container, slices: slice) -> Sinograms:
-    found = container.find_or_only(*SINOGRAM)
-    if found is None:
-        raise FileError(f"{container.path} holds no sinogram: none of {', '.join(map(repr, SINOGRAM))}.")
-    if found.dtype.kind == "c":
-        raise FileError(f"{container.path}: {found.name} is complex; a sinogram is real.")
-    angles = container.find("angles", "theta")
-    found = found.as_stack(2)
-    numbers = found.stack(SHAPES, slices)
-    return Sinograms(
-        found.rows(numbers), None if angles is None else _in_radians(container.path, angles.whole().double())
-    )
-
-
-def _in_radians(path: str | Path, angles: Tensor) -> Tensor:
-    if angles.ndim != 1:
-        raise FileError(f"{path}: the angles have shape {tuple(angles.shape)}, not (A,).")
-    if angles.abs().max() > 4 * pi:
-        raise FileError(f"{path}: the angles reach {angles.abs().max():g}; give them in radians, not in degrees.")
-    return angles

@@ -1,7 +1,8 @@
 """HDF5 files that nobody vouches for: no links to other files, no odd types, no absurd sizes."""
 
 import contextlib
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +69,23 @@ def array(file: Any, name: str) -> Any:
 
 
 def _check_pieces(found: Any, path: Path) -> None:
-    """Refuse pieces that are said to lie outside the file: the library would allocate whatever they claim."""
+    """Refuse pieces that are said to lie outside the file, and pieces whose size is not that of all of them.
+
+    The library would allocate whatever the first claim; of the others it would write more than it has allocated.
+    """
     end = path.stat().st_size
+    whole = math.prod(found.chunks) * found.id.get_type().get_size()
+    compressed = found.id.get_create_plist().get_nfilters() > 0
 
     def check(piece: Any) -> bool | None:
-        return True if not 0 <= piece.byte_offset <= piece.byte_offset + piece.size <= end else None
+        inside = 0 <= piece.byte_offset <= piece.byte_offset + piece.size <= end
+        return None if inside and (compressed or piece.size == whole) else True
 
     if found.id.chunk_iter(check):
-        raise FileError(f"{path} is truncated or damaged: a piece of {found.name[1:]!r} lies outside the file.")
+        raise FileError(
+            f"{path} is truncated or damaged: a piece of {found.name[1:]!r} lies outside the file or has the wrong "
+            f"size."
+        )
 
 
 def check_lengths(found: Any, *fields: str) -> None:
@@ -86,15 +96,52 @@ def check_lengths(found: Any, *fields: str) -> None:
     starts = [kind.get_member_offset(kind.get_member_index(field.encode())) for field in fields]
     places: list[tuple[int, ...]] = []
     found.id.chunk_iter(lambda piece: places.append(piece.chunk_offset))
+    heaps: set[int] = set()
     for place in places:
         table = np.frombuffer(found.id.read_direct_chunk(place)[1], np.uint8).reshape(-1, kind.get_size())
         for start in starts:
-            _check_length(path, table[:, start : start + 4].copy().view("<u4").max())
+            lengths = table[:, start : start + 4].copy().view("<u4")
+            _check_length(path, lengths.max())
+            heaps.update(table[:, start + 4 : start + 12].copy().view("<u8")[lengths > 0].tolist())
+    _check_heaps(found, heaps)
 
 
 def _check_length(path: Path, length: int) -> None:
     if length > path.stat().st_size:
         raise FileError(f"{path} is damaged: an entry claims {length} values, more than the file holds.")
+
+
+def _check_heaps(found: Any, addresses: Iterable[int]) -> None:
+    """Refuse damaged collections of values of varying length, in which the library may search without an end.
+
+    A collection is "GCOL", a version, its size, and entries: a number (0 for free space), their length, their values.
+    """
+    path, settings = Path(found.file.filename), found.file.id.get_create_plist()
+    if settings.get_sizes() != (8, 8):
+        raise FileError(f"{path}: {found.name!r} is stored with addresses of an unusual size, and not read.")
+    base, end = settings.get_userblock(), path.stat().st_size
+    damaged = FileError(f"{path} is damaged: the values of {found.name!r} are not where they are said to be.")
+    with path.open("rb") as raw:
+        for address in addresses:
+            if not 0 < address <= end - base - 16:
+                raise damaged
+            raw.seek(base + address)
+            head = raw.read(16)
+            size = int.from_bytes(head[8:], "little")
+            if head[:4] != b"GCOL" or not 16 <= size <= end - base - address:
+                raise damaged
+            _check_heap(raw.read(size - 16), damaged)
+
+
+def _check_heap(entries: bytes, damaged: FileError) -> None:
+    place = 0
+    while place + 16 <= len(entries):
+        number = int.from_bytes(entries[place : place + 2], "little")
+        length = int.from_bytes(entries[place + 8 : place + 16], "little")
+        step = 16 + length + -length % 8 if number else length  # that of free space counts its head
+        if not 16 <= step <= len(entries) - place:
+            raise damaged
+        place += step
 
 
 def text(file: Any, name: str) -> str:
@@ -108,8 +155,11 @@ def text(file: Any, name: str) -> str:
     if found.dtype.kind == "O":  # of varying length, which is stored first
         with path.open("rb") as raw:
             raw.seek(place)
-            length = int.from_bytes(raw.read(4), "little")
+            head = raw.read(12)
+        length = int.from_bytes(head[:4], "little")
         _check_length(path, length)
+        if length > 0:
+            _check_heaps(found, [int.from_bytes(head[4:], "little")])
         if length > LONGEST_TEXT:
             raise FileError(f"{path}: {name!r} is a text of {length} bytes; at most {LONGEST_TEXT} are read.")
     value = found[()] if found.shape == () else found[(0,) * len(found.shape)]

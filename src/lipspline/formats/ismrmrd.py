@@ -11,16 +11,17 @@ from torch import Tensor
 
 from lipspline._infra import checks
 from lipspline.formats import hdf5
+from lipspline.formats.ismrmrd_header import Encoding, children, encoding_of, parsed_header, text_in
 from lipspline.formats.kspace import Kspace, transform_partitions, with_mask
-from lipspline.formats.validation import FileError, affordable, chosen, in_short
+from lipspline.formats.validation import FileError, affordable, chosen
 from lipspline.formats.volume import LPS_TO_RAS, from_voxel_size, invertible, shifted
-
-Triple = tuple[float, float, float]
 
 GROUP = "dataset"
 AT_ONCE = 256  # readouts
+NOISE = "ACQ_IS_NOISE_MEASUREMENT"
+NOISE_SAMPLES = 20  # for each coil, that a covariance needs
 NOT_IMAGING = {
-    "ACQ_IS_NOISE_MEASUREMENT": "noise measurements",
+    NOISE: "noise measurements",
     "ACQ_IS_NAVIGATION_DATA": "navigators",
     "ACQ_IS_PHASECORR_DATA": "phase correction lines",
     "ACQ_IS_DUMMYSCAN_DATA": "dummy scans",
@@ -36,26 +37,6 @@ APART = ("separate", "external")
 """Calibration modes whose lines must not be mixed with those of the image."""
 REPEATED = ("contrast", "phase", "repetition", "set")
 PLACE = ("slice", "kspace_encode_step_2", "kspace_encode_step_1")
-
-
-class Encoding(NamedTuple):
-    """How readouts become k-space."""
-
-    shape: tuple[int, int, int]
-    """Rows (readout), columns (phase), partitions."""
-    middle: tuple[int, int]
-    """Number of the column and of the partition where the frequency is zero."""
-    encoded: Triple
-    """Field of view that is measured, in mm along rows, columns, partitions."""
-    wanted: Triple
-    """Field of view of the images."""
-
-    @property
-    def crop(self) -> tuple[int, int]:
-        """Rows and columns of the images in the field of view that is wanted."""
-        shares = (want / have for want, have in zip(self.wanted, self.encoded, strict=True))
-        rows, columns, _ = (max(1, min(n, round(n * share))) for n, share in zip(self.shape, shares, strict=True))
-        return rows, columns
 
 
 class Readouts(NamedTuple):
@@ -77,6 +58,11 @@ class Readouts(NamedTuple):
         constants = checks.require("ismrmrd", "mri", "Reading ISMRMRD files")
         bits = sum(1 << (getattr(constants, name) - 1) for name in names)
         return (self.heads["flags"] & np.uint64(bits)) != 0
+
+    def repeats(self) -> tuple[int, NDArray[np.int64]]:
+        """How many images there are of each slice, and to which of them each readout belongs."""
+        kinds, which = np.unique(np.stack([self.counter(name) for name in REPEATED]), axis=1, return_inverse=True)
+        return kinds.shape[1], which.reshape(-1).astype(np.int64)
 
     def where(self, kept: NDArray[np.bool_]) -> "Readouts":
         """Some of them."""
@@ -102,111 +88,35 @@ def read(path: str | Path, slices: slice = slice(None)) -> Kspace:
     with hdf5.opened(path) as file:
         group = hdf5.member(file, GROUP)
         header, stored = parsed_header(path, hdf5.text(group, "xml")), hdf5.array(group, "data")
-        if header is None or not (encodings := _children(header, "encoding")):
+        if header is None or not (encodings := children(header, "encoding")):
             raise FileError(f"{path} has no readable XML header: the size of k-space is unknown.")
-        readouts, number, notes = _of_the_image(path, _readouts(path, stored), encodings)
-        encoding = _encoding(path, encodings[number])
+        everything = _readouts(path, stored)
+        readouts, number, notes = _of_the_image(path, everything, encodings)
+        noise = _noise(stored, everything.where(everything.flagged(NOISE)), readouts)
+        encoding = encoding_of(path, encodings[number])
         count, flat = int(readouts.counter("slice").max()) + 1, encoding.shape[2] == 1
         _check_layers(path, readouts, flat)
-        numbers = chosen(path, count if flat else encoding.shape[2], slices)
+        repeats, repeated = readouts.repeats()
+        numbers = chosen(path, repeats * count if flat else encoding.shape[2], slices)
         if flat:
-            readouts = readouts.where(np.isin(readouts.counter("slice"), numbers))
-            layer, layers = readouts.counter("slice") - numbers.start, len(numbers)
+            layer = repeated * count + readouts.counter("slice")
+            kept = np.isin(layer, numbers)
+            readouts, layer, layers = readouts.where(kept), layer[kept] - numbers.start, len(numbers)
         else:
             layer = readouts.counter("kspace_encode_step_2") - encoding.middle[1] + encoding.shape[2] // 2
             layers = encoding.shape[2]
         data, points = _sorted(path, stored, readouts, encoding, layer, layers)
     if not torch.isfinite(data).all():
         raise FileError(f"{path} has NaN or infinite values.")
-    affine, regular = _affine(readouts, encoding)
+    affine, regular = _affine(readouts, encoding) if repeats == 1 else (_sizes(encoding), True)
+    if repeats > 1:
+        notes = (*notes, f"{repeats} images of each slice ({', '.join(REPEATED)}), one stack after the other")
     notes = notes if regular else (*notes, "its slices are not parallel and evenly spaced, so their place is not kept")
     if not flat:
         data = transform_partitions(data, path, points)[numbers.start : numbers.stop]
         points, affine = points[:1].expand(len(numbers), -1, -1), shifted(affine, depth=numbers.start)
     data, mask = with_mask(data, points, path)
-    return Kspace(data, mask, crop=encoding.crop, affine=affine, notes=notes)
-
-
-# The header
-
-
-def parsed_header(path: Path, xml: str) -> ElementTree.Element | None:
-    """The root of the XML header of a scan; None if it is empty. Documents that define entities are not read."""
-    if not xml.strip():
-        return None
-    if "<!DOCTYPE" in xml:
-        raise FileError(f"{path} has an XML header with a document type, which is not read.")
-    try:
-        return ElementTree.fromstring(xml)
-    except (ElementTree.ParseError, ValueError) as error:
-        raise FileError(f"{path} has an XML header that is damaged ({in_short(error)}).") from error
-
-
-def space_of_images(path: Path, xml: str) -> dict[str, Any]:
-    """The `reconSpace` of a header: `matrix` (rows, columns) and `voxel` in mm (column, row, slice).
-
-    Example:
-        >>> size = "<x>320</x><y>160</y><z>1</z>"
-        >>> space = f"<reconSpace><matrixSize>{size}</matrixSize><fieldOfView_mm>{size}</fieldOfView_mm></reconSpace>"
-        >>> space_of_images(Path("a.h5"), f"<ismrmrdHeader><encoding>{space}</encoding></ismrmrdHeader>")
-        {'matrix': (320, 160), 'voxel': (1.0, 1.0, 1.0)}
-    """
-    root = parsed_header(path, xml)
-    found = None if root is None else _space(_descendant(root, "encoding", "reconSpace"))
-    if found is None:
-        return {}
-    matrix, extent = found
-    x, y, z = (length / size for length, size in zip(extent, matrix, strict=True))
-    return {"matrix": (matrix[0], matrix[1]), "voxel": (y, x, z)}
-
-
-def _encoding(path: Path, element: ElementTree.Element) -> Encoding:
-    if (kind := _text(element, "trajectory").lower()) not in ("", "cartesian"):
-        raise FileError(f"{path} was measured on a {kind[:40]} trajectory; only Cartesian k-space is read.")
-    found = _space(_descendant(element, "encodedSpace"))
-    if found is None:
-        raise FileError(f"{path} has no size of k-space in its XML header.")
-    matrix, encoded = found
-    wanted = _space(_descendant(element, "reconSpace")) or found
-    centers = (_text(element, "encodingLimits", f"kspace_encoding_step_{axis}", "center") for axis in (1, 2))
-    column, partition = (
-        int(center) if _is_count(center) else size // 2 for center, size in zip(centers, matrix[1:], strict=True)
-    )
-    return Encoding(matrix, (column, partition), encoded, wanted[1])
-
-
-def _space(element: ElementTree.Element | None) -> tuple[tuple[int, int, int], Triple] | None:
-    """Matrix size and field of view in mm, along x (readout), y and z, of `encodedSpace` or `reconSpace`."""
-    sizes = [_text(element, "matrixSize", axis) for axis in "xyz"]
-    try:
-        x, y, z = (float(_text(element, "fieldOfView_mm", axis)) for axis in "xyz")
-    except ValueError:
-        return None
-    if not all(map(_is_count, sizes)) or "0" in sizes or not 0 < min(x, y, z) <= max(x, y, z) < float("inf"):
-        return None
-    rows, columns, partitions = map(int, sizes)
-    return ((rows, columns, partitions), (x, y, z)) if min(rows, columns, partitions) else None
-
-
-def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 9
-
-
-def _children(element: ElementTree.Element, name: str) -> list[ElementTree.Element]:
-    """The elements of this name directly inside another, whatever their namespace."""
-    return [child for child in element if child.tag.rpartition("}")[2] == name]
-
-
-def _descendant(element: ElementTree.Element | None, *names: str) -> ElementTree.Element | None:
-    """The first element of the first name inside another, in it the first of the next, and so on."""
-    for name in names:
-        element = next(iter(_children(element, name)), None) if element is not None else None
-    return element
-
-
-def _text(element: ElementTree.Element | None, *names: str) -> str:
-    found = _descendant(element, *names)
-    return "" if found is None or found.text is None else found.text.strip()
+    return Kspace(data, mask, crop=encoding.crop, affine=affine, noise=noise, notes=notes)
 
 
 # Which readouts make the image
@@ -251,7 +161,7 @@ def _without_calibration(
 ) -> tuple[Readouts, list[str]]:
     """Without the calibration lines that were measured apart, or twice; embedded ones are lines of the image."""
     only = found.flagged("ACQ_IS_PARALLEL_CALIBRATION") & ~found.flagged("ACQ_IS_PARALLEL_CALIBRATION_AND_IMAGING")
-    modes = [_text(encoding, "parallelImaging", "calibrationMode").lower() for encoding in encodings]
+    modes = [text_in(encoding, "parallelImaging", "calibrationMode").lower() for encoding in encodings]
     of_readouts = np.array(modes)[found.heads["encoding_space_ref"]]
     unknown = only & ~np.isin(of_readouts, (*APART, "embedded"))
     if unknown.any():
@@ -269,17 +179,14 @@ def _without_calibration(
 
 def _check_one_image(path: Path, found: Readouts) -> None:
     """Refuse readouts that do not belong together, or that nothing tells apart."""
-    for name in REPEATED:
-        if len(kinds := np.unique(found.counter(name))) > 1:
-            raise FileError(f"{path} holds {len(kinds)} of the kind '{name}'; write one of them into its own file.")
     if len(counts := np.unique(found.heads["active_channels"])) > 1:
         raise FileError(f"{path} has readouts of {counts[0]} and of {counts[-1]} coils; all must have the same coils.")
     if len(np.unique(found.heads["channel_mask"], axis=0)) > 1:
         raise FileError(f"{path} has readouts of different coils ('channel_mask'); all must have the same coils.")
-    lines = np.column_stack([found.places(), found.counter("average")])
+    lines = np.column_stack([found.places(), found.counter("average"), found.repeats()[1]])
     places, times = np.unique(lines, axis=0, return_counts=True)
     if (times > 1).any():
-        number, partition, column, _ = places[times.argmax()]
+        number, partition, column = places[times.argmax()][:3]
         raise FileError(
             f"{path} has {times.max()} readouts for column {column} of slice {number}, partition {partition}, and no "
             f"counter that tells them apart."
@@ -290,6 +197,9 @@ def _check_layers(path: Path, readouts: Readouts, flat: bool) -> None:
     """Refuse partitions where the header has none, and slabs where it has partitions."""
     if flat and len(kinds := np.unique(readouts.counter("kspace_encode_step_2"))) > 1:
         raise FileError(f"{path} has readouts of {len(kinds)} partitions, but one in its XML header.")
+    for name in () if flat else REPEATED:
+        if len(kinds := np.unique(readouts.counter(name))) > 1:
+            raise FileError(f"{path} holds {len(kinds)} of the kind '{name}'; write one of them into its own file.")
     if not flat and len(kinds := np.unique(readouts.counter("slice"))) > 1:
         raise FileError(f"{path} has {len(kinds)} slabs of partitions; write one of them into its own file.")
 
@@ -345,13 +255,41 @@ def _samples(
     return starts[0], values
 
 
+def _noise(stored: Any, scans: Readouts, readouts: Readouts) -> Tensor | None:
+    """Covariance `(C, C)` of the real parts of the noise of the coils, from noise measurements; None if there are few.
+
+    Noise is proportional to the bandwidth, so it is multiplied by the ratio of the sampling times. Averaged lines have
+    less of it.
+    """
+    coils = int(readouts.heads["active_channels"].max(initial=0))
+    sums, count = np.zeros((coils, coils), np.complex128), 0
+    for number, head in zip(scans.numbers, scans.heads, strict=True):
+        values = np.ascontiguousarray(stored.fields("data")[int(number)], np.float32).view(np.complex64)
+        if int(head["active_channels"]) == coils and values.size == coils * int(head["number_of_samples"]):
+            samples = values.reshape(coils, -1).astype(np.complex128)
+            samples = samples - samples.mean(axis=1, keepdims=True)
+            sums, count = sums + samples @ samples.conj().T, count + samples.shape[1]
+    if count < NOISE_SAMPLES * coils or not np.isfinite(sums).all() or np.linalg.eigvalsh(sums)[0] <= 0:
+        return None
+    times = [float(some.heads["sample_time_us"][0]) for some in (scans, readouts)]
+    ratio = times[0] / times[1] if min(times) > 0 else 1.0
+    averages = len(np.unique(readouts.counter("average")))
+    return torch.from_numpy(sums * ratio / (2 * count * averages))
+
+
+def _sizes(encoding: Encoding) -> Tensor:
+    """The affine map of voxels of which only the size is known."""
+    row, column, depth = (n / m for n, m in zip(encoding.encoded, encoding.shape, strict=True))
+    return from_voxel_size(column, row, depth)
+
+
 def _affine(readouts: Readouts, encoding: Encoding) -> tuple[Tensor, bool]:
     """From (column, row, slice) to mm in NIfTI's coordinates, and whether slices are parallel and evenly spaced.
 
     Sizes only where they are not, or where the scanner gives no directions.
     """
-    row, column, depth = (n / m for n, m in zip(encoding.encoded, encoding.shape, strict=True))
-    sizes = from_voxel_size(column, row, depth)
+    sizes = _sizes(encoding)
+    column, row, depth = sizes.diagonal()[:3].tolist()
     numbers, where = np.unique(readouts.counter("slice"), return_index=True)
     heads = readouts.heads[where]
     phase, read, normal, position = (

@@ -27,6 +27,8 @@ class Kspace:
     """As in `Volume`, for the cropped images."""
     real: bool = False
     """Whether the images are known to be real."""
+    noise: Tensor | None = None
+    """Covariance `(C, C)` of the real parts of the noise of the coils, if the file holds a measurement of noise."""
     notes: tuple[str, ...] = ()
     """What was left out or put together on reading, each in a few words."""
 

@@ -43,7 +43,9 @@ def read(path: str | Path, slices: slice = slice(None)) -> Kspace | Volume:
 
 
 def read_mask(path: str | Path) -> Tensor:
-    """A sampling mask `(W,)` or `(H, W)` from an npy or npz file: true where it is not zero."""
+    """A sampling mask `(W,)` or `(H, W)` from npy, npz or BART's .cfl: true where it is not zero."""
+    if Path(path).suffix.lower() in bart.ENDINGS:
+        return bart.read_mask(path)
     with arrays.opened(path) as container:
         found = container.find_or_only("mask")
         if found is None:

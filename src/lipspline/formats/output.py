@@ -177,7 +177,9 @@ class Output:
     def owns(self, name: str) -> bool:
         """Whether a name, relative to the folder that the output is in, is that of the result or its page."""
         own = self.path.name
-        return name in (own, own + PAGE, own + CERTIFICATE) or name.startswith(f"{own}/")
+        return name in (own, own + PAGE, own + CERTIFICATE) or (
+            name.startswith(f"{own}/") and ".." not in Path(name).parts
+        )
 
     def _foreign(self, target: Path, known: Mapping[str, set[str]], name: str = "") -> Path | None:
         """The first thing in or at `target` that is not known, or None."""

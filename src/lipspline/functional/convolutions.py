@@ -15,18 +15,22 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lipspline._infra import checks
-from lipspline._infra.remember import remembered
+from lipspline._infra.memory import remembered
 from lipspline.functional.norm_bounds import (
     OUTWARD,
     ROUND_OFF,
+    as_real,
     eigenvalue_upper,
     frobenius_upper,
     power_of_two_above,
     product_error,
+    response_norm_upper,
 )
 from lipspline.kernels.dispatch import opaque
 
 NEARLY_ORTHOGONAL = 1e-5  # a bound this close to the mean of the squared singular values is tight enough
+LARGE = 48  # from so many channels on, kernels far from orthogonal are bounded in single precision
+FEW = 10  # samples of their response an axis, times (k-1)/2
 
 
 def bcop_kernel(matrix: Tensor, bases: Tensor) -> Tensor:
@@ -38,7 +42,7 @@ def bcop_kernel(matrix: Tensor, bases: Tensor) -> Tensor:
 
     Args:
         matrix: (..., c_out, c_in) with orthonormal columns (c_out >= c_in) or rows (c_out < c_in).
-        bases: (..., k-1, axes, n, n // 2) with orthonormal columns, n = max(c_out, c_in); axes is 1 or 2.
+        bases: (..., k-1, axes, n, n // 2) with orthonormal columns, n = max(c_out, c_in); axes is 1, 2 or 3.
 
     Returns:
         (..., c_out, c_in, k) or (..., c_out, c_in, k, k), the kernel of an isometry W (WᵀW = I) if c_out >= c_in,
@@ -135,7 +139,7 @@ def circular_convolution_adjoint(image: Tensor, kernel: Tensor) -> Tensor:
 
 def _convolve(image: Tensor, kernel: Tensor, taps: Sequence[int], lead: Callable[[int], int]) -> Tensor:
     padding = [p for k in reversed(taps) for p in (lead(k), k - 1 - lead(k))]
-    convolve = F.conv1d if len(taps) == 1 else F.conv2d
+    convolve = (F.conv1d, F.conv2d, F.conv3d)[len(taps) - 1]
     return convolve(F.pad(image.unsqueeze(0), padding, mode="circular"), kernel).squeeze(0)
 
 
@@ -154,7 +158,7 @@ def conv_norm_circular(kernel: Tensor, size: Sequence[int]) -> float:
     positions = frequencies / torch.tensor(size, dtype=torch.float64)
     offsets = torch.cartesian_prod(*(torch.arange(k, dtype=torch.float64) for k in kernel.shape[2:]))
     phases = torch.exp(-2j * math.pi * (positions @ offsets.reshape(-1, len(size)).mT))
-    response = torch.einsum("ft,oit->foi", phases, kernel.detach().double().flatten(2).to(phases.dtype))
+    response = torch.einsum("ft,oit->foi", phases, kernel.detach().flatten(2).to(phases.dtype))
     return float(torch.linalg.matrix_norm(response, ord=2).max())
 
 
@@ -177,7 +181,7 @@ def conv_norm_upper(
     next to nothing if it is nearly orthogonal, where the right c leaves only the defect.
 
     Args:
-        kernel: (c_out, c_in / groups, *k), finite.
+        kernel: (c_out, c_in / groups, *k), real or complex, finite.
         stride: a strided convolution acts on the interleaved sub-images as channels. With circular padding this needs
             image sizes divisible by the stride; else pass 1, as leaving out pixels does not raise the norm.
         dilation: only matters together with a stride.
@@ -192,10 +196,10 @@ def conv_norm_upper(
     checks.at_least("groups", groups, 1)
     checks.divides("groups", groups, "the output channels", kernel.shape[0])
     strides, dilations = _per_axis("stride", stride, axes), _per_axis("dilation", dilation, axes)
-    x = kernel.detach().double()
+    x = kernel.detach()
     if any(s > 1 for s in strides):
-        x = _interleave(_dilate(x, dilations), strides)
-    return max(_group_norm_upper(group) for group in x.chunk(groups))
+        x = _interleave(dilated_kernel(x, dilations), strides)
+    return max(_group_norm_upper(as_real(group)) for group in x.chunk(groups))
 
 
 @opaque(
@@ -214,7 +218,7 @@ def _per_axis(name: str, value: int | Sequence[int], axes: int) -> tuple[int, ..
     return tuple(checks.at_least(name, v, 1) for v in values)
 
 
-def _dilate(kernel: Tensor, dilations: Sequence[int]) -> Tensor:
+def dilated_kernel(kernel: Tensor, dilations: Sequence[int]) -> Tensor:
     """Put zeros between the taps."""
     sizes = [d * (k - 1) + 1 for d, k in zip(dilations, kernel.shape[2:], strict=True)]
     dilated = kernel.new_zeros(*kernel.shape[:2], *sizes)
@@ -237,6 +241,8 @@ def _group_norm_upper(kernel: Tensor) -> float:
     scale = power_of_two_above(x)
     x = x / scale
     mean = float(x.square().sum()) / x.shape[1]
+    if x.shape[1] >= LARGE and _defect(x, mean) > mean:  # far from orthogonal
+        return _large_norm_upper(x) * scale * OUTWARD
     bounds = (
         lambda: _autocorrelation_eigenvalue_upper(x, mean),
         lambda: _sampled_eigenvalue_upper(x, mean, density=8),
@@ -248,6 +254,29 @@ def _group_norm_upper(kernel: Tensor) -> float:
         if square <= mean * (1 + NEARLY_ORTHOGONAL):  # none is below the mean of the eigenvalues
             break
     return math.sqrt(square) * scale * OUTWARD
+
+
+def _defect(kernel: Tensor, mean: float) -> float:
+    """About how far the rows of a kernel, as a matrix, are from orthogonal, in the Frobenius norm."""
+    columns = kernel.transpose(0, 1).flatten(1)
+    return float(
+        (columns @ columns.mT - mean * torch.eye(len(columns), dtype=kernel.dtype, device=kernel.device)).norm()
+    )
+
+
+def _large_norm_upper(kernel: Tensor) -> float:
+    r"""Bound the norm of a convolution with many channels, from few samples of its response.
+
+    For unit vectors, :math:`x^H \hat K(\theta) y` times a phase is a trigonometric polynomial of degree
+    :math:`d = (k-1)/2` along each axis, whose real part, turned so that it takes the maximum M of the modulus at
+    :math:`\theta^*`, stays above
+    :math:`M \cos(d (\theta - \theta^*))` (Riesz): N samples miss at most a factor :math:`1 / \cos(\pi d / N)`.
+    """
+    degrees = [(k - 1) / 2 for k in kernel.shape[2:]]
+    samples = [max(math.ceil(FEW * d), 1) for d in degrees]
+    spread = math.prod(1 / math.cos(math.pi * d / n) for d, n in zip(degrees, samples, strict=True)) * OUTWARD
+    sampled = max(response_norm_upper(batch, rtol=2e-3) for batch in _responses(kernel, samples, entries=2**23))
+    return spread * (sampled + _response_error(kernel)) * OUTWARD
 
 
 def _autocorrelation_eigenvalue_upper(kernel: Tensor, mean: float) -> float:
@@ -293,22 +322,33 @@ def _response_gram_error(kernel: Tensor) -> float:
     dimension `taps`. Its Gram matrix inherits this error twice, and adds that of the product.
     """
     c_out, taps = kernel.shape[0], kernel[0, 0].numel()
-    response_error = product_error(taps, is_complex=True) + 64 * ROUND_OFF
-    return taps * (3 * response_error + product_error(c_out, is_complex=True))
+    relative = product_error(taps, is_complex=True) + 64 * ROUND_OFF
+    return taps * (3 * relative + product_error(c_out, is_complex=True))
+
+
+def _response_error(kernel: Tensor) -> float:
+    """Bound the spectral norm of the errors of `_responses`, for a kernel with Frobenius norm at most 1."""
+    taps = kernel[0, 0].numel()
+    return math.sqrt(taps) * (product_error(taps, is_complex=True) + 64 * ROUND_OFF) * OUTWARD
 
 
 def _response_grams(kernel: Tensor, samples: Sequence[int]) -> Iterator[Tensor]:
-    """Gram matrices of the response on a grid of frequencies, in batches; by symmetry half of the last axis will do."""
+    """Gram matrices of the response on a grid of frequencies, in batches."""
+    for response in _responses(kernel, samples, entries=2**24):
+        yield response.mH @ response
+
+
+def _responses(kernel: Tensor, samples: Sequence[int], entries: int) -> Iterator[Tensor]:
+    """The response on a grid of frequencies, in batches; by symmetry half of the last axis will do."""
     grid = [torch.arange(n if axis + 1 < len(samples) else n // 2 + 1) for axis, n in enumerate(samples)]
     frequencies = torch.cartesian_prod(*grid).reshape(-1, len(samples))
     offsets = torch.cartesian_prod(*map(torch.arange, kernel.shape[2:])).reshape(-1, len(samples))
     c_out, c_in = kernel.shape[:2]
     weights = kernel.flatten(2).movedim(2, 0).flatten(1).to(torch.complex128)
-    for batch in frequencies.split(max(2**24 // (c_out * c_in), 1)):
+    for batch in frequencies.split(max(entries // (c_out * c_in), 1)):
         # Integers reduced modulo n keep the angles small, and exact up to a few roundings.
         turns = torch.zeros(len(batch), len(offsets), dtype=torch.float64)
         for i, n in enumerate(samples):
             turns += (torch.outer(batch[:, i], offsets[:, i]) % n).double() / n
         phases = torch.polar(torch.ones_like(turns), -2 * math.pi * turns)
-        response = (phases.to(kernel.device) @ weights).reshape(-1, c_out, c_in)
-        yield response.mH @ response
+        yield (phases.to(kernel.device) @ weights).reshape(-1, c_out, c_in)

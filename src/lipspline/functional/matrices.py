@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from lipspline._infra import checks
-from lipspline.functional.norm_bounds import OUTWARD, eigenvalue_upper, power_of_two_above, product_error
+from lipspline.functional.norm_bounds import OUTWARD, as_real, eigenvalue_upper, power_of_two_above, product_error
 from lipspline.kernels.dispatch import opaque
 
 Method = Literal["qr", "cayley", "polar", "bjorck"]
@@ -324,14 +324,14 @@ def spectral_norm_upper(w: Tensor) -> float:
     It exceeds the true value by less than :math:`10^{-9}` of it, up to some two thousand rows and columns.
 
     Args:
-        w: (m, n), finite. The bound is that of exactly these numbers, whatever their dtype.
+        w: (m, n), real or complex, finite. The bound is that of exactly these numbers, whatever their dtype.
 
     Example:
         >>> upper = spectral_norm_upper(torch.tensor([[3.0, 0.0], [4.0, 5.0]]))
         >>> 0 <= upper / 45**0.5 - 1 < 1e-9
         True
     """
-    x = w.detach().double()
+    x = as_real(w)
     x = x if x.shape[0] >= x.shape[1] else x.mT
     scale = power_of_two_above(x)
     x = x / scale

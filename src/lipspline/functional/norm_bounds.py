@@ -26,6 +26,18 @@ def product_error(inner: int, *, is_complex: bool) -> float:
     return terms * ROUND_OFF / (1 - terms * ROUND_OFF)
 
 
+def as_real(w: Tensor) -> Tensor:
+    r"""A weight (m, n, *k) in float64; a complex one as the real map (2m, 2n, *k) of real and imaginary parts.
+
+    :math:`x \mapsto (A + iB) x` is :math:`\begin{pmatrix} A & -B \\ B & A \end{pmatrix}` on the pairs of real and
+    imaginary parts, and has the same norm.
+    """
+    if not w.is_complex():
+        return w.detach().double()
+    re, im = w.detach().real.double(), w.detach().imag.double()
+    return torch.cat([torch.cat([re, -im], dim=1), torch.cat([im, re], dim=1)])
+
+
 def power_of_two_above(x: Tensor) -> float:
     """A power of two above the Frobenius norm of a finite `x`, but not one lost in underflow."""
     checks.finite("The weight to bound", x, "A layer with such a weight has no Lipschitz bound.")
@@ -115,3 +127,62 @@ def _shifted_norm_upper(grams: Callable[[], Iterable[Tensor]], shift: float, rto
     """Bound all norms of G - shift I. The subtraction rounds the diagonal, by less than the factor OUTWARD covers."""
     shifted = (gram - shift * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device) for gram in grams())
     return max(norm_upper(x, rtol) for x in shifted) * OUTWARD
+
+
+def response_norm_upper(family: Tensor, rtol: float) -> float:
+    r"""Bound the largest spectral norm in a family of large complex matrices from above, in single precision.
+
+    Power iteration guesses the norm. The guess t, slightly enlarged, is proved by a Cholesky factorization: if that of
+    :math:`B = t^2 I - A^H A` runs to its end with a triangular L, then :math:`L L^H = B + E` with
+    :math:`\|E\| \le \gamma \|L\|_F^2 \le \gamma\, \mathrm{tr}(B) / (1 - \gamma)` (Rump, Verification of positive
+    definiteness, 2006), so that no eigenvalue of B is below that bound's negative. What rounding may have done to the
+    product is added. This takes a twentieth of the time of `norm_upper`, and loses a percent or two.
+
+    Args:
+        family: (F, m, n) in complex128, best with n <= m.
+        rtol: by how much the guess is enlarged at a time until it is proved.
+
+    Example:
+        >>> family = torch.diag(torch.tensor([3.0, 1.0])).to(torch.complex128)[None]
+        >>> 3 <= response_norm_upper(family, rtol=1e-3) < 3.01
+        True
+    """
+    scale = power_of_two_above(torch.view_as_real(family))
+    if scale == 2.0**-900:
+        return scale
+    exact = family / scale  # a Frobenius norm of the whole family below 1
+    x = exact.to(torch.complex64)
+    unit = torch.finfo(torch.float32).eps / 2
+    m, n = x.shape[-2:]
+    cast = 2 * unit * frobenius_upper(torch.view_as_real(exact)) + 1e-40
+    product, factor = 4 * (2 * m + 2) * unit, 4 * (2 * n + 6) * unit
+    if max(product, factor) > 0.1:
+        return norm_upper(family, rtol)
+    frobenius = _frobenius(x.to(torch.complex128)) * (1 + 2 * x[0].numel() * ROUND_OFF) * OUTWARD
+    gram = x.mH @ x
+    gram_error = product / (1 - product) * frobenius.square() + 1e-36
+    guess = _ritz_values(gram).double()
+    unproved, upper = torch.arange(len(x)), torch.zeros(len(x), dtype=torch.float64)
+    height = float(guess.max())
+    for trial in range(MOST_SQUARINGS):
+        height *= (1 + rtol) ** (trial + 2)
+        shifted = (-gram[unproved]).diagonal_scatter(height - gram[unproved].diagonal(dim1=-2, dim2=-1), 0, -2, -1)
+        trace = shifted.diagonal(dim1=-2, dim2=-1).real.double().sum(-1).abs() * (1 + n * unit)
+        failed = torch.linalg.cholesky_ex(shifted)[1] != 0
+        slack = factor / (1 - factor) * trace + 2 * unit * (height + gram_error[unproved] + frobenius[unproved] ** 2)
+        upper[unproved] = (height + slack + gram_error[unproved]).sqrt() * OUTWARD
+        unproved = unproved[failed]
+        if len(unproved) == 0:
+            return (float(upper.max()) + cast) * scale * OUTWARD
+    return norm_upper(family, rtol)
+
+
+def _ritz_values(gram: Tensor, vectors: int = 16, steps: int = 8) -> Tensor:
+    """Guesses at the largest eigenvalues of Hermitian matrices (F, n, n); nothing is proved here."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (len(gram), gram.shape[-1], min(vectors, gram.shape[-1]))
+    v = torch.randn(shape, dtype=gram.dtype, generator=generator).to(gram.device)
+    for _ in range(steps):
+        v = gram @ torch.linalg.qr(v).Q
+    v = torch.linalg.qr(v).Q
+    return torch.linalg.eigvalsh(v.mH @ gram @ v)[:, -1]

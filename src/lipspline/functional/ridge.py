@@ -11,6 +11,7 @@ from lipspline.functional.norm_bounds import OUTWARD, ROUND_OFF
 from lipspline.kernels import piecewise_affine  # noqa: F401  (used by the examples)
 
 SAMPLES = 2048  # frequencies an axis at which the power of a bank is sampled
+LARGEST_DEGREE = 128  # of a bank: a factor 1 / cos(pi / 16) an axis is missed at most
 
 
 class Tables(NamedTuple):
@@ -89,8 +90,18 @@ def bank_norm_upper(filters: Tensor) -> float:
         >>> 4 <= bank_norm_upper(difference) <= 4.001  # |1 - exp(iω)|² at ω = π
         True
     """
+    if filters.is_complex() or filters.ndim != 4 or filters.shape[1] != 1 or filters.shape[-1] != filters.shape[-2]:
+        raise ValueError(
+            f"The filters of a bank must be real and have shape (C, 1, k, k), but are {filters.dtype} of shape "
+            f"{tuple(filters.shape)}."
+        )
     w = filters.detach().double().transpose(0, 1)
     degree, energy = w.shape[-1] - 1, float(w.square().sum())
+    if degree > LARGEST_DEGREE:
+        raise ValueError(
+            f"The filters of a bank have at most {LARGEST_DEGREE + 1} pixels along an axis, but these have "
+            f"{degree + 1}: the samples of their power would say too little."
+        )
     if not math.isfinite(energy):
         raise ValueError("The filters must be finite numbers: a bank with others has no bound.")
     r = F.conv2d(w, w, padding=degree)[0, 0]

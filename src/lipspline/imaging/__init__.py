@@ -11,7 +11,7 @@ from lipspline.imaging.problem import (
     solve_problem,
 )
 from lipspline.imaging.reconstruction import Reconstruction, reconstruct
-from lipspline.imaging.request import CartesianMRI, ParallelCT, Request
+from lipspline.imaging.request import CartesianMRI, Request, ScannerCT
 from lipspline.imaging.strength import Strength, choose
 
 __all__ = [
@@ -19,11 +19,11 @@ __all__ = [
     "Iteration",
     "MeasuredCT",
     "MeasuredMRI",
-    "ParallelCT",
     "Problem",
     "Reconstruction",
     "Request",
     "Scan",
+    "ScannerCT",
     "SimulatedCT",
     "SimulatedMRI",
     "Strength",

@@ -10,10 +10,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from lipspline._infra.files import write_whole
-from lipspline.pnp import ReconstructionCertificate, Solution
-from lipspline.pnp.guarantee import Pairing, Setting
-from lipspline.pnp.iterate import ImageRun
-from lipspline.pnp.objective import ObjectiveSetting
+from lipspline.pnp import ImageRun, ReconstructionCertificate, Solution, Status
+from lipspline.pnp.certificate import Pairing
+from lipspline.pnp.guarantee import ObjectiveSetting, Setting
 from lipspline.report import DataMisfit
 from lipspline.training.checkpoint import decode, encode
 
@@ -97,7 +96,10 @@ class SliceCache:
             fields[name] = _from_real(fields[name])
         fields["misfit"] = DataMisfit(**fields["misfit"])
         if fields["run"] is not None:
-            fields["run"], fields["certificate"] = ImageRun(**fields["run"]), _certificate(fields["certificate"])
+            if "status" not in fields["run"]:
+                return None  # written before runs had a status
+            fields["run"] = ImageRun(**{**fields["run"], "status": Status(fields["run"]["status"])})
+            fields["certificate"] = _certificate(fields["certificate"])
         return Slice(**fields)
 
     def _path(self, number: int) -> Path:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import floor, sqrt
+from math import isfinite, pi
 
 import torch
 from torch import Tensor
@@ -11,9 +11,17 @@ from torch.nn.functional import pad
 
 from lipspline._infra import checks
 from lipspline._infra.randomness import generator
-from lipspline.formats.ct import Sinograms
+from lipspline.formats.ct import hounsfield
+from lipspline.formats.sinograms import Sinograms
 from lipspline.formats.volume import Unit
-from lipspline.imaging.mri import GAUSSIAN_MEDIAN
+from lipspline.imaging.counts import (
+    Axis,
+    Integrals,
+    find_axis,
+    line_integrals,
+    refuse_uneven_sums,
+    weighted_noise,
+)
 from lipspline.imaging.problem import (
     EmptySlice,
     Modality,
@@ -26,32 +34,94 @@ from lipspline.imaging.problem import (
     in_unit,
     normalized,
 )
-from lipspline.operators import ParallelBeamCT, fbp
+from lipspline.operators import FanBeamCT, ParallelBeamCT, WeightedCT, fbp
+from lipspline.operators.fan import DETECTORS
 
 LARGEST = 10000  # pixels along a side
+CONVENTIONS = ("plain", "scikit-image", "astra", "odl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scanner:
+    """How a CT scanner measured, where its file does not say it, and what its images shall be.
+
+    Args:
+        angles: how many, spread evenly over the arc; or the angles in radians; those of the file if not given.
+        arc: degrees that evenly spread angles cover; 180 for parallel beams and 360 for fans if not given.
+        every: use only every so many-th angle.
+        axis: the detector, counted from 0, onto which the axis of rotation is projected; "middle", or "auto" to
+            estimate it. If not given, it is estimated from counts, and in the middle for line integrals.
+        transpose: the data are `(detectors, angles)`.
+        convention: whose sinograms they are: "astra" and "plain" are the same; "scikit-image" stands for what `radon`
+            returns, `(detectors, angles)` with the axis on detector D // 2 and pixel N // 2; "odl" for evenly spread
+            angles that begin half a step after 0.
+        size: side of the images in pixels; as many as there are detectors (times `spacing`) if not given.
+        spacing: from one detector to the next, projected onto the axis, in pixels of the image; 1 if not given.
+        pixel_size: from one detector to the next, in millimetres; that of the file if not given. Images are then
+            attenuations per millimetre, else per pixel.
+        source_origin: millimetres from the source of a fan to the axis; beams are parallel if neither this nor the file
+            says it.
+        source_detector: millimetres from the source to the detector.
+        detector: of a fan, "flat" or "curved".
+        water: attenuation of water in the unit of the images, which are then in Hounsfield units.
+    """
+
+    angles: int | Tensor | None = None
+    arc: float | None = None
+    every: int = 1
+    axis: float | str | None = None
+    transpose: bool = False
+    convention: str = "plain"
+    size: int | None = None
+    spacing: float | None = None
+    pixel_size: float | None = None
+    source_origin: float | None = None
+    source_detector: float | None = None
+    detector: str = "flat"
+    water: float | None = None
+
+    def __post_init__(self):
+        checks.one_of("convention", self.convention, CONVENTIONS)
+        checks.one_of("detector", self.detector, DETECTORS)
+        checks.at_least("every", self.every, 1)
+        for name in ("arc", "spacing", "pixel_size", "source_origin", "source_detector", "water"):
+            if getattr(self, name) is not None:
+                checks.positive(name, getattr(self, name))
+        if isinstance(self.axis, str):
+            checks.one_of("axis", self.axis, ("auto", "middle"))
+        elif self.axis is not None and not isfinite(self.axis):
+            raise ValueError(f"axis must be a detector, counted from 0, but is {self.axis!r}.")
+        if (self.source_origin is None) != (self.source_detector is None):
+            raise ValueError("A fan has two distances. Give both source_origin= and source_detector=, or none of them.")
+        if self.arc is not None and isinstance(self.angles, Tensor):
+            raise ValueError("arc= is for angles that are evenly spread. Leave it out, or give the number of angles.")
 
 
 @dataclass(frozen=True)
 class MeasuredCT:
-    """Slices of measured sinograms. Lengths are in pixels, so images are attenuations per pixel.
+    """Slices of measured sinograms: line integrals, or counts, which become line integrals with weights.
 
     Args:
-        angles: how many, spread evenly over half a turn; or the angles in radians; those of the file if not given.
-        size: side of the images; as large as the detectors see from every angle if not given.
-        spacing: from one detector to the next, in pixels; without it the detectors span the diagonal of the image
-            if a size is given, and are one pixel apart if not.
+        scanner: what the file does not say.
         first: number of the first slice in its file, for errors.
     """
 
     sinograms: Sinograms
-    angles: int | Tensor | None = None
-    size: int | None = None
-    spacing: float | None = None
+    scanner: Scanner = field(default_factory=Scanner)
     first: int = 0
     modality: Modality = field(default="CT", init=False)
-    unit: Unit = field(default="arbitrary", init=False)
     identity: Mapping[str, str] = field(default_factory=dict, init=False)
-    affine: Tensor | None = field(default=None, init=False)
+
+    def __post_init__(self):
+        if self.scanner.transpose or self.scanner.convention == "scikit-image":
+            object.__setattr__(self, "sinograms", self.sinograms.transposed())
+        spacing, detectors = self.scanner.spacing or 1.0, self.sinograms.data.shape[-1]
+        if self.scanner.size is None and detectors * spacing > LARGEST:
+            raise ValueError(
+                f"With spacing {spacing:g} the image would be {detectors * spacing:.3g} pixels wide; give size."
+            )
+        if self._distances is not None and self._detector_pixel is None:
+            raise ValueError("The distances of a fan are in millimetres. Give pixel_size= of the detector, too.")
 
     @property
     def count(self) -> int:
@@ -59,47 +129,165 @@ class MeasuredCT:
         return len(self.sinograms.data)
 
     @property
-    def summary(self) -> str:
-        """How the data came about."""
-        _, angles, detectors = self.sinograms.data.shape
-        return f"CT, {angles} angles, {detectors} detectors"
+    def unit(self) -> Unit:
+        """Hounsfield units if the attenuation of water is given."""
+        return "arbitrary" if self.scanner.water is None else "hounsfield"
 
-    def __post_init__(self):
-        if self.spacing is not None:
-            checks.positive("spacing", self.spacing)
-            side = self.sinograms.data.shape[-1] * self.spacing / sqrt(2)
-            if self.size is None and side > LARGEST:
-                raise ValueError(f"With spacing {self.spacing:g} the image would be {side:.3g} pixels wide; give size.")
+    @property
+    def summary(self) -> str:
+        """How the data came about, and what was found out about them."""
+        detectors, kind = self.sinograms.data.shape[-1], "" if self._distances is None else ", fan beam"
+        parts = [f"CT{kind}, {len(self.angles)} angles, {detectors} detectors"]
+        if self._detector_pixel is not None:
+            parts.append(f"pixels of {self._image_pixel:.4g} mm")
+        if self.sinograms.flat is not None:
+            parts.append(f"from counts, in slice {self.first + self.count // 2} {self._central}")
+        if self.axis.column != (detectors - 1) / 2 or self.axis.uncertainty is not None:
+            parts.append(str(self.axis))
+        return "; ".join(parts)
+
+    @property
+    def affine(self) -> Tensor | None:
+        """Where the images lie if the size of a pixel is known: axial, the axis of rotation at the origin."""
+        if self._detector_pixel is None:
+            return None
+        side, middle = self._image_pixel, (self._size - 1) / 2
+        affine = torch.diag(torch.tensor([-side, -side, side, 1.0], dtype=torch.float64))
+        affine[:3, 3] = torch.tensor([side * middle, side * middle, side * self.first], dtype=torch.float64)
+        return affine
+
+    @property
+    def angles(self) -> Tensor:
+        """The angles that are used, in radians."""
+        return self._all_angles[:: self.scanner.every]
 
     @cached_property
-    def geometry(self) -> ParallelBeamCT:
-        """The operator that all slices share."""
-        _, rows, detectors = self.sinograms.data.shape
-        angles = self.angles if self.angles is not None else self.sinograms.angles
-        angles = rows if angles is None else angles
-        wanted = angles if isinstance(angles, int) else len(angles)
+    def _all_angles(self) -> Tensor:
+        rows, detectors = self.sinograms.data.shape[-2:]
+        given = self.scanner.angles if self.scanner.angles is not None else self.sinograms.angles
+        if isinstance(given, Tensor) and self.scanner.arc is not None and self.scanner.angles is None:
+            given = None
+        wanted = rows if given is None else given if isinstance(given, int) else len(given)
         if wanted != rows:
-            turned = " It seems to be turned: detectors must be the last dimension." if wanted == detectors else ""
+            turned = " It seems to be turned: give transpose=True." if wanted == detectors else ""
             raise ValueError(f"The sinogram has {rows} rows, but {wanted} angles are given.{turned}")
-        if self.size is None:
-            spacing = 1.0 if self.spacing is None else self.spacing
-            return ParallelBeamCT(max(2, floor(detectors * spacing / sqrt(2))), angles, detectors, spacing)
-        return ParallelBeamCT(self.size, angles, detectors, self.spacing)
+        if isinstance(given, Tensor):
+            return given
+        arc = (180.0 if self._distances is None else 360.0) if self.scanner.arc is None else self.scanner.arc
+        half = 0.5 if self.scanner.convention == "odl" else 0.0
+        return (torch.arange(rows, dtype=torch.float64) + half) * (arc * pi / 180 / rows)
+
+    @cached_property
+    def axis(self) -> Axis:
+        """Onto which detector the axis of rotation is projected; all slices share it."""
+        detectors, wanted = self.sinograms.data.shape[-1], self.scanner.axis
+        if isinstance(wanted, (int, float)):
+            return Axis(float(wanted), None, "as given")
+        middle = (detectors - 1) / 2
+        if wanted is None and self.scanner.convention == "scikit-image":
+            return Axis(float(detectors // 2), None, "as in scikit-image")
+        if wanted == "middle" or (wanted is None and self.sinograms.flat is None):
+            return Axis(middle)
+        straight = self._build(detectors, 1, middle)
+        fan = 2 * float(straight.fan_angles.max()) if isinstance(straight, FanBeamCT) else 0.0
+        if _arc(self._all_angles) < 0.95 * (pi + fan):
+            return Axis(middle, None, "taken to be in the middle, for the angles cover too little to estimate it")
+        angles = self._all_angles
+        needed = (angles - angles.min()) % (2 * pi) < (pi + fan) * (1 - 1e-9)
+        found = find_axis(self._integrals(self.count // 2, 1).y[needed], angles[needed], self._geometry)
+        return Axis(middle, None, "taken to be in the middle, for no place is better") if found is None else found
+
+    @cached_property
+    def geometry(self) -> ParallelBeamCT | FanBeamCT:
+        """The operator that all slices share, without weights."""
+        even = self.scanner.convention == "scikit-image" and self._size % 2 == 0
+        return self._build(self.sinograms.data.shape[-1], 1, self.axis.column, self._size + even)
 
     def problem(self, i: int) -> Problem:
         """Slice number i."""
-        H, y = self.geometry, self.sinograms.data[i][None, None]
+        H, found = self.geometry, self._integrals(i, self.scanner.every)
+        y, weights = found.y[None, None], found.weights if self.sinograms.flat is not None else None
         scale = brightness(fbp(y, H, filter="hann"))
         if scale == 0:
-            raise EmptySlice(self.first + i, torch.zeros(H.size, H.size, dtype=y.dtype))
+            raise EmptySlice(self.first + i, torch.zeros(self._size, self._size, dtype=y.dtype))
         checked_brightness(scale, self.first + i)
         y = y / scale
-        direct = fbp(y, H)
-        return Problem(y, H, direct, scale, noise_in_sinogram(y), start=direct, positive=True)
+        direct, noise = fbp(y, H), weighted_noise(y[0, 0], weights)
+        if weights is not None:
+            H, y = WeightedCT(H, weights), y * weights.sqrt()
+        crop = (self._size, self._size)
+        return Problem(y, H, direct, scale, noise, crop, start=direct, positive=True, along=-2)
 
     def values(self, image: Tensor, scale: float) -> Tensor:
-        """An image as attenuation per pixel."""
-        return image * scale
+        """An image as attenuation, or in Hounsfield units if the attenuation of water is given."""
+        water = self.scanner.water
+        return image * scale if water is None else hounsfield(image * scale / water)
+
+    def _integrals(self, i: int, every: int) -> Integrals:
+        """The line integrals of a slice at every so many-th angle."""
+        fields = (self.sinograms.flat, self.sinograms.dark)
+        data = self.sinograms.data[i][::every]
+        if fields[0] is None:
+            found = Integrals(data, torch.ones_like(data))
+        else:
+            flat, dark = (None if each is None else each[i] for each in fields)
+            assert flat is not None
+            found = line_integrals(data, flat, dark)
+        refuse_uneven_sums(found.y, self.first + i)
+        return found
+
+    @cached_property
+    def _central(self) -> Integrals:
+        return self._integrals(self.count // 2, self.scanner.every)
+
+    @property
+    def _distances(self) -> tuple[float, float] | None:
+        for one in (self.scanner, self.sinograms):
+            if one.source_origin is not None and one.source_detector is not None:
+                return one.source_origin, one.source_detector
+        return None
+
+    @property
+    def _detector_pixel(self) -> float | None:
+        return self.sinograms.pixel if self.scanner.pixel_size is None else self.scanner.pixel_size
+
+    @property
+    def _image_pixel(self) -> float:
+        """The side of a pixel of the image, in millimetres, or 1 over the spacing if they are not known."""
+        nearer = 1.0 if self._distances is None else self._distances[0] / self._distances[1]
+        return (self._detector_pixel or 1.0) * nearer / (self.scanner.spacing or 1.0)
+
+    @property
+    def _size(self) -> int:
+        detectors = self.sinograms.data.shape[-1]
+        return self.scanner.size or max(2, round(detectors * (self.scanner.spacing or 1.0)))
+
+    def _build(
+        self, detectors: int, bins: float, column: float, size: int | None = None, angles: Tensor | None = None
+    ) -> ParallelBeamCT | FanBeamCT:
+        """The geometry of detectors that each stand for `bins` of the scanner, with the axis on one of them."""
+        wide = bins * (self._detector_pixel or 1.0)
+        offset = ((detectors - 1) / 2 - column) * wide
+        angles = self.angles if angles is None else angles
+        unknown = self._detector_pixel is None  # then lengths are in pixels of the image
+        unit = (self.scanner.spacing or 1.0) if unknown else 1.0
+        size, pixel = size or detectors, self._image_pixel * (bins if size is None else 1) * unit
+        if self._distances is None:
+            return ParallelBeamCT(size, angles, detectors, wide * unit, pixel=pixel, offset=offset * unit)
+        near, far = self._distances
+        lengths = {"source_origin": near, "source_detector": far, "pixel": pixel, "offset": offset}
+        detector = "curved" if self.scanner.detector == "curved" else "flat"
+        return FanBeamCT(size, angles, detectors, wide, detector=detector, **lengths)
+
+    def _geometry(self, angles: Tensor, detectors: int, bins: float, column: float) -> ParallelBeamCT | FanBeamCT:
+        return self._build(detectors, bins, column, None, angles)
+
+
+def _arc(angles: Tensor) -> float:
+    """How much of the circle the angles cover, each one the usual step."""
+    around = torch.sort(angles % (2 * pi)).values
+    gaps = torch.diff(around, append=around[:1] + 2 * pi)
+    return 2 * pi - max(0.0, float(gaps.max()) - float(gaps.median()))
 
 
 @dataclass(frozen=True)
@@ -142,19 +330,11 @@ class SimulatedCT(OfImages):
         y = add_sinogram_noise(clean, self.noise, generator(self.seed, "sinogram", self.first + i))
         direct = fbp(y, H)
         height, width = truth.shape
-        return Problem(y, H, direct, scale, self.noise, (height, width), truth, start=direct, positive=True)
+        return Problem(y, H, direct, scale, self.noise, (height, width), truth, start=direct, positive=True, along=-2)
 
     def values(self, image: Tensor, scale: float) -> Tensor:
         """An image in the unit of the images it was simulated from."""
         return in_unit(image, scale, self.unit)
-
-
-def noise_in_sinogram(y: Tensor) -> float:
-    """An estimate of the noise, from second differences along the detectors, in which smooth data nearly vanish."""
-    if y.shape[-1] < 3:
-        return 0.0
-    bends = y[..., 2:] - 2 * y[..., 1:-1] + y[..., :-2]
-    return float(bends.abs().median()) / GAUSSIAN_MEDIAN / sqrt(6)
 
 
 def _square(image: Tensor) -> Tensor:

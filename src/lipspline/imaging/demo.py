@@ -1,4 +1,4 @@
-"""The embedded default: two scans of images that need no download, each solved with every denoiser [sec:exp_pnp]."""
+"""The embedded default: two scans of images that need no download, each solved with several priors [sec:exp_pnp]."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from lipspline.formats.builtin import head, shepp_logan
 from lipspline.formats.volume import Volume
 from lipspline.imaging.ct import SimulatedCT
 from lipspline.imaging.mri import SimulatedMRI, Undersampling
-from lipspline.imaging.problem import Iteration, Problem, Scan, Solved, solve_problem
+from lipspline.imaging.problem import Iteration, Problem, Scan, Solved, solve_problem, tolerance
 from lipspline.imaging.strength import Strength, choose
 from lipspline.pnp import Evidence, Progress, stability
 
-COMPARED = {"relu": "ReLU", "lls": "LLS"}
-"""The shipped activations that are compared, the best one last, with their names in print."""
+COMPARED = ("tv", "ridge-adaptive")
+"""The priors that are compared, the best one last."""
 ITERATION = Iteration(max_steps=200)
 PERTURBATIONS = 1
 """How often the data are disturbed to see that the bound holds; every time costs some steps more."""
@@ -32,10 +32,10 @@ class Comparison:
     scan: Scan
     problem: Problem
     strength: Strength
-    """The denoiser of the last solution, and its β."""
+    """The prior of the last solution, and its weight."""
     solved: tuple[Solved, ...]
     evidence: Evidence
-    """That the last solution is as stable as proven [eq:EstForward]."""
+    """That the last solution is as stable as proven."""
 
     def document(self) -> dict[str, Any]:
         """What was found, as JSON values."""
@@ -72,16 +72,16 @@ def demo_scans(size: int = 256) -> dict[str, Scan]:
 
 
 def compare(title: str, scan: Scan, watch: Watch) -> Comparison:
-    """Solve the first slice of a scan with each denoiser, and disturb the data for the last one [eq:EstForward]."""
+    """Solve the first slice of a scan with each prior, and disturb the data for the last one."""
     problem = scan.problem(0)
-    strengths = {name: choose(activation, "auto", "auto", problem) for activation, name in COMPARED.items()}
+    strengths = [choose(name, "auto", "auto", problem) for name in COMPARED]
     solved = []
-    for name, strength in strengths.items():
-        work = f"{scan.modality}, {name}"
-        follow, method = partial(watch, work), f"Plug-and-play, {name}"
-        solved.append(solve_problem(method, problem, strength.served, strength.weight, ITERATION, progress=follow))
+    for one in strengths:
+        work = f"{scan.modality}, {one.prior.name}"
+        follow = partial(watch, work)
+        solved.append(solve_problem(one.method, problem, one.served, one.weight, ITERATION, progress=follow))
         watch(work, None)
-    best = [*strengths.values()][-1]
+    best = strengths[-1]
     evidence = stability(
         problem.y,
         problem.H,
@@ -89,7 +89,7 @@ def compare(title: str, scan: Scan, watch: Watch) -> Comparison:
         best.weight,
         perturbations=PERTURBATIONS,
         ascents=0,
-        tol=ITERATION.tol,
+        tol=tolerance(best.served, ITERATION),
         max_steps=ITERATION.max_steps,
         start=solved[-1].solution.value,
     )

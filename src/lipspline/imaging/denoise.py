@@ -23,7 +23,7 @@ from lipspline.priors import UNIT_RANGE, DenoiserPrior, resolve
 
 Watch = Callable[[int, int], None]
 TILE = 512
-"""Side of a tile: large enough that its margin costs little, small enough that memory stays far below 1 GB."""
+"""Side of a tile: large enough that its margin costs little, small enough that memory hardly grows with the image."""
 
 LOUDEST = 255.0
 """The largest noise level, as a multiple of 1/255 of white."""

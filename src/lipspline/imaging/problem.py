@@ -51,10 +51,14 @@ class Problem:
     """Where to start from; `α Hᵀ y` if not given."""
     positive: bool = False
     """Whether x is known not to be negative; energies make use of it."""
+    along: int | None = None
+    """The dimension of y that numbers readouts or projections; some of them can be held out to choose a strength."""
+    phase: Tensor | None = None
+    """Complex numbers `(H, W)` of modulus 1 that H multiplies x by, so that x is nearly real."""
 
     def image(self, x: Tensor) -> Tensor:
-        """The wanted part `(h, w)` of an x, still in its scale."""
-        return middle(x[0, 0], self.crop)
+        """The wanted part `(h, w)` of an x, still in its scale, with its phase."""
+        return middle(x[0, 0] if self.phase is None else x[0, 0] * self.phase, self.crop)
 
     def misfit(self, x: Tensor) -> DataMisfit:
         """How far the data that x predicts are from y, and how far noise would put them."""
@@ -206,6 +210,11 @@ class Iteration:
     accelerate: bool = True
 
 
+def tolerance(prior: nn.Module, iteration: Iteration) -> float:
+    """The tolerance of the solver for a prior."""
+    return ENERGY_TOL * iteration.tol if isinstance(prior, Energy) else iteration.tol
+
+
 class Solved(NamedTuple):
     """A solution, what its method is called, and how long it took."""
 
@@ -240,7 +249,7 @@ def solve_problem(
             prior,
             weight,
             positive=problem.positive,
-            tol=ENERGY_TOL * iteration.tol,
+            tol=tolerance(prior, iteration),
             max_steps=iteration.max_steps,
             start=problem.start,
             progress=progress,
@@ -251,7 +260,7 @@ def solve_problem(
             problem.H,
             prior,
             weight,
-            tol=iteration.tol,
+            tol=tolerance(prior, iteration),
             max_steps=iteration.max_steps,
             accelerate=iteration.accelerate,
             contraction=contraction,

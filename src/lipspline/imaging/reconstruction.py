@@ -28,15 +28,26 @@ from lipspline.imaging.problem import (
 )
 from lipspline.imaging.request import ACQUISITIONS, Acquisition, Data, Request
 from lipspline.imaging.strength import Auto, Strength, choose
-from lipspline.imaging.verify import describe_prior
+from lipspline.imaging.verify import describe_prior, known
 from lipspline.networks.files import checksum
-from lipspline.pnp import ReconstructionCertificate, solve_all
-from lipspline.pnp.iterate import Progress
+from lipspline.pnp import Progress, ReconstructionCertificate, solve_all
 from lipspline.priors import Energy
 from lipspline.report import Case, DataMisfit, Picture, reconstruction_page
 
 Watch = Callable[[int, Progress | None], None]
 """Called with the place of a slice in the scan after every denoiser call, and with None when the slice is done."""
+
+
+@dataclass(frozen=True)
+class Rival:
+    """The slice `done.number` reconstructed with another prior, for comparison."""
+
+    strength: Strength
+    done: Slice
+
+    def document(self) -> dict[str, Any]:
+        """What came of it, as JSON values."""
+        return {"prior": self.strength.name, "weight": self.strength.weight, **self.done.document()}
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,7 @@ class Reconstruction:
     scan: Scan
     strength: Strength
     slices: tuple[Slice, ...]
+    rivals: tuple[Rival, ...] = ()
 
     @property
     def images(self) -> Tensor:
@@ -100,9 +112,10 @@ class Reconstruction:
             "scan": self.scan.summary,
             "guaranteed": all(certificate.guaranteed for certificate in self.certificates),
             "converged": not self.unsettled,
-            "lipschitz": chosen.upper,
+            "lipschitz": known(chosen.upper),
             "misfit_explained": not self.unexplained,
             **({"mean": means, "mean_direct": direct, "profile": "paper"} if means else {}),
+            **({"compared": [rival.document() for rival in self.rivals]} if self.rivals else {}),
             "slices": [done.document() for done in self.slices],
         }
 
@@ -154,6 +167,13 @@ class Reconstruction:
             f"Slice {done.number}",
             (
                 Picture(DIRECT[self.scan.modality], done.direct),
+                *(
+                    Picture(
+                        r.strength.method, r.done.image, r.done.solution, seconds=r.done.seconds, misfit=r.done.misfit
+                    )
+                    for r in self.rivals
+                    if r.done.number == done.number
+                ),
                 Picture(self.strength.method, done.image, done.solution, seconds=done.seconds, misfit=done.misfit),
             ),
             reference=done.truth,
@@ -186,6 +206,7 @@ def reconstruct(
     tol: float = Iteration.tol,
     max_steps: int = Iteration.max_steps,
     accelerate: bool = Iteration.accelerate,
+    compare: Sequence[str | Path] = (),
     cache: str | Path | None = None,
     watch: Watch | None = None,
 ) -> Reconstruction:
@@ -194,8 +215,8 @@ def reconstruct(
     Args:
         data: a file or folder, or an array: complex k-space `(H, W)`, `(S, H, W)` or `(S, C, H, W)`, frequency zero in
             the middle; real sinograms `(A, D)` or `(S, A, D)`, or images to simulate them from.
-        acquisition: how they were measured: `CartesianMRI(...)`, `ParallelCT(...)`, or "mri" or "ct" for the default.
-        prior, strength, noise, beta, slices, tol, max_steps, accelerate: see `Request`.
+        acquisition: how they were measured: `CartesianMRI(...)`, `ScannerCT(...)`, or "mri" or "ct" for the default.
+        prior, strength, noise, beta, slices, tol, max_steps, accelerate, compare: see `Request`.
         cache: a folder where finished slices are kept, so that the same call goes on after it was stopped.
         watch: is told how it goes.
 
@@ -220,6 +241,7 @@ def reconstruct(
         tol=tol,
         max_steps=max_steps,
         accelerate=accelerate,
+        compare=tuple(map(str, compare)),
     )
     return carry_out(request, cache=None if cache is None else Path(cache), watch=watch)
 
@@ -237,7 +259,7 @@ def carry_out(
     scan = request.acquisition.scan(request.data, request.slices) if scan is None else scan
     number, central = central_problem(scan)
     factor = 1.0 if request.strength == "auto" else request.strength
-    strength = choose(request.prior, request.noise, request.beta, central, factor)
+    strength = choose(request.prior, request.noise, request.beta, central, factor, max_steps=request.max_steps)
     kept = None if cache is None else SliceCache(cache, _settings(request, scan, strength))
     built = {number: central}
 
@@ -251,7 +273,10 @@ def carry_out(
             watch(i, None)
         return done
 
-    return Reconstruction(request, scan, strength, tuple(solve_all(run, range(scan.count))))
+    slices = tuple(solve_all(run, range(scan.count)))
+    rivals = [choose(other, "auto", "auto", central, factor, max_steps=request.max_steps) for other in request.compare]
+    compared = tuple(Rival(rival, _solve(scan, number, central, request, rival, watch)) for rival in rivals)
+    return Reconstruction(request, scan, strength, slices, compared)
 
 
 def _solve(

@@ -1,7 +1,7 @@
 """What to reconstruct and how: one typed request, checked before anything is read or computed."""
 
 import hashlib
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
@@ -13,19 +13,33 @@ from torch import Tensor
 from lipspline._infra import checks
 from lipspline.formats import ct as ct_files
 from lipspline.formats import mri as mri_files
-from lipspline.formats.ct import Sinograms
 from lipspline.formats.kspace import Kspace, measured
+from lipspline.formats.sinograms import FILES, Sinograms, read_angles, read_sinograms
 from lipspline.formats.volume import Volume
-from lipspline.imaging.ct import LARGEST, MeasuredCT, SimulatedCT
-from lipspline.imaging.mri import COILS, MeasuredMRI, SimulatedMRI, Undersampling
+from lipspline.imaging.ct import LARGEST, MeasuredCT, Scanner, SimulatedCT
+from lipspline.imaging.mri import (
+    COILS,
+    PHASES,
+    UNKNOWNS,
+    WHITENS,
+    MeasuredMRI,
+    Phase,
+    SimulatedMRI,
+    Undersampling,
+    Unknown,
+    Whiten,
+)
 from lipspline.imaging.problem import Iteration, Scan, checked_noise
 from lipspline.imaging.strength import Auto
+from lipspline.priors import resolve
 
 Data = str | Path | Tensor | NDArray[Any]
 ACCELERATION, ANGLES, DETECTORS = 4.0, 200, 400
 """What a simulation takes where nothing is said."""
 KSPACE_NOISE, SINOGRAM_NOISE = 0.01, 1.0
 """The noise that a simulation adds where nothing is said: the paper's."""
+WORDS = ("", *COILS, *PHASES, *UNKNOWNS)
+"""What is never the name of a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +52,11 @@ class CartesianMRI:
         center: fraction of the columns, in the middle, that are all kept.
         coils: "auto" takes the maps of the file, else estimates them by ESPIRiT, as "espirit" does; or maps, an array
             `(C, H, W)` or `(S, C, H, W)`, or a file of them.
+        phase: "fold" puts the phase of an image of low resolution into the coil maps, so that the image is nearly
+            real; "auto" does so where the middle of k-space is measured, "none" never.
+        unknown: "complex", or "real" for images that are real once their phase is folded (partial Fourier).
+        whiten: "auto" makes the noise of the coils white, by the file's measurement of noise or an estimate; or "none".
+        virtual_coils: so many combinations of the coils are used, those that carry most signal; all if None.
         simulate: the data are images: measure them, add noise, compare.
         data_noise: standard deviation of the noise added in a simulation; by default the paper's.
         seed: of the random columns and the noise.
@@ -47,6 +66,10 @@ class CartesianMRI:
     acceleration: float | None = None
     center: float = 0.08
     coils: Data = "auto"
+    phase: Phase = "auto"
+    unknown: Unknown = "complex"
+    whiten: Whiten = "auto"
+    virtual_coils: int | None = None
     simulate: bool = False
     data_noise: float | None = None
     seed: int = 0
@@ -58,6 +81,9 @@ class CartesianMRI:
             raise ValueError(f"acceleration must be at least 1, but is {self.acceleration:g}.")
         if not 0 <= self.center <= 1:
             raise ValueError(f"center must lie between 0 and 1, but is {self.center}.")
+        checks.one_of("phase", self.phase, PHASES)
+        checks.one_of("unknown", self.unknown, UNKNOWNS)
+        checks.one_of("whiten", self.whiten, WHITENS)
         _check_data_noise(self.data_noise, self.simulate)
 
     def scan(self, data: Data, slices: slice = slice(None)) -> Scan:
@@ -70,7 +96,16 @@ class CartesianMRI:
             if self.simulate:
                 raise ValueError(f"{_named(data)} k-space already. Leave out simulate= and data_noise=.")
             thinned = self.mask is not None or self.acceleration is not None
-            return MeasuredMRI(found, self._coils(), kept if thinned else None, first)
+            return MeasuredMRI(
+                found,
+                self._coils(),
+                kept if thinned else None,
+                phase=self.phase,
+                unknown=self.unknown,
+                whiten=self.whiten,
+                virtual_coils=self.virtual_coils,
+                first=first,
+            )
         if not self.simulate:
             raise ValueError(f"{_named(data)} images, not k-space. To measure and reconstruct them give simulate=True.")
         maps = self._coils()
@@ -87,14 +122,17 @@ class CartesianMRI:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParallelCT:
-    """How sinograms of parallel beams were measured, or are simulated from images.
+class ScannerCT:
+    """How sinograms were measured, or are simulated from images.
 
     Args:
-        angles: how many, spread evenly over half a turn; or radians, an array or an npy file.
+        angles: how many, spread evenly over the arc; or radians, an array or an npy file.
         detectors: how many rays for each angle.
-        size: side of the images in pixels.
-        spacing: from detector to detector, in pixels.
+        files: what each of many files holds: "sinograms" of one slice, or "projections" of one angle.
+        flat, dark: counts without an object, and without a beam: arrays `(D,)` or `(S, D)`, or files; then the data are
+            counts too.
+        arc, every, axis, transpose, convention, size, spacing, pixel_size, source_origin, source_detector, detector,
+            water: as for `imaging.ct.Scanner`.
         simulate: the data are images: measure them, add noise, compare.
         data_noise: standard deviation of the noise added in a simulation; by default the paper's.
         seed: of the noise.
@@ -102,8 +140,21 @@ class ParallelCT:
 
     angles: int | Data | None = None
     detectors: int | None = None
+    arc: float | None = None
+    every: int = 1
+    axis: float | str | None = None
+    transpose: bool = False
+    convention: str = "plain"
     size: int | None = None
     spacing: float | None = None
+    pixel_size: float | None = None
+    source_origin: float | None = None
+    source_detector: float | None = None
+    detector: str = "flat"
+    water: float | None = None
+    files: str = "sinograms"
+    flat: Data | None = None
+    dark: Data | None = None
     simulate: bool = False
     data_noise: float | None = None
     seed: int = 0
@@ -113,10 +164,10 @@ class ParallelCT:
             value = getattr(self, name)
             if isinstance(value, int) and not least <= value <= LARGEST:
                 raise ValueError(f"{name} must lie between {least} and {LARGEST}, but is {value}.")
-        if self.spacing is not None:
-            checks.positive("spacing", self.spacing)
-        if self.simulate and (self.size is not None or self.spacing is not None):
-            raise ValueError("A simulation takes the size from the images. Leave out size= and spacing=.")
+        checks.one_of("files", self.files, FILES)
+        self._scanner(None)
+        if self.simulate:
+            self._refuse_scanner()
         _check_data_noise(self.data_noise, self.simulate)
 
     def scan(self, data: Data, slices: slice = slice(None)) -> Scan:
@@ -127,22 +178,48 @@ class ParallelCT:
             noise = SINOGRAM_NOISE if self.data_noise is None else self.data_noise
             detectors = self.detectors or DETECTORS
             return SimulatedCT(volume, ANGLES if angles is None else angles, detectors, noise, self.seed, first)
+        found = self._sinograms(data, slices)
+        scan = MeasuredCT(found, self._scanner(angles), first)
+        if self.detectors not in (None, scan.sinograms.data.shape[-1]):
+            raise ValueError(f"{_named(data)} {scan.sinograms.data.shape[-1]} detectors, not {self.detectors}.")
+        return scan
+
+    def _sinograms(self, data: Data, slices: slice) -> Sinograms:
+        fields = {"flat": self.flat, "dark": self.dark}
+        paths = {name: value for name, value in fields.items() if _is_path(value)}
         if _is_path(data):
-            found = ct_files.read_sinograms(data, slices)
+            found = read_sinograms(data, slices, files=self.files, **paths)
         else:
             found = Sinograms(_images(as_tensor(data), slices, "sinograms are (angles, detectors) or a stack").slices)
-        if self.detectors not in (None, found.data.shape[-1]):
-            raise ValueError(f"{_named(data)} {found.data.shape[-1]} detectors, not {self.detectors}.")
-        return MeasuredCT(found, angles, self.size, self.spacing, first)
+        shape = found.data.shape
+        given = {
+            name: as_tensor(value).expand(shape[0], shape[2])
+            for name, value in fields.items()
+            if value is not None and not _is_path(value)
+        }
+        return replace(found, **given)
+
+    def _scanner(self, angles: int | Tensor | None) -> Scanner:
+        own = {each.name: getattr(self, each.name) for each in fields(Scanner) if each.name != "angles"}
+        return Scanner(angles=angles, **own)
+
+    def _refuse_scanner(self) -> None:
+        """A simulation has the geometry of the paper."""
+        for each in fields(Scanner):
+            if each.name != "angles" and getattr(self, each.name) != each.default:
+                raise ValueError(
+                    f"A simulation takes the size from the images and its geometry from the paper. Leave out "
+                    f"{each.name}=, or simulate=True."
+                )
 
     def _angles(self) -> int | Tensor | None:
         if self.angles is None or isinstance(self.angles, int):
             return self.angles
-        return ct_files.read_angles(self.angles) if _is_path(self.angles) else as_tensor(self.angles).double()
+        return read_angles(self.angles) if _is_path(self.angles) else as_tensor(self.angles).double()
 
 
-Acquisition = CartesianMRI | ParallelCT
-ACQUISITIONS: dict[str, type[CartesianMRI] | type[ParallelCT]] = {"mri": CartesianMRI, "ct": ParallelCT}
+Acquisition = CartesianMRI | ScannerCT
+ACQUISITIONS: dict[str, type[CartesianMRI] | type[ScannerCT]] = {"mri": CartesianMRI, "ct": ScannerCT}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +235,7 @@ class Request:
         beta: the weight β of the denoiser; "auto" follows from the data.
         slices: which slices of the data, neighbours, numbered from 0.
         tol, max_steps, accelerate: as for `pnp.fbs`.
+        compare: other priors, by name or file, with which the middle slice is reconstructed too.
     """
 
     data: Data
@@ -170,8 +248,11 @@ class Request:
     tol: float = Iteration.tol
     max_steps: int = Iteration.max_steps
     accelerate: bool = Iteration.accelerate
+    compare: tuple[str, ...] = ()
 
     def __post_init__(self):
+        for other in self.compare:
+            resolve(other)
         for name in ("strength", "noise"):
             if getattr(self, name) != "auto":
                 checks.positive(name, getattr(self, name))
@@ -203,7 +284,7 @@ class Request:
     def files(self) -> list[Path]:
         """All files and folders that are read."""
         named = [self.data, *(getattr(self.acquisition, each.name) for each in fields(self.acquisition))]
-        named += [self.prior] if Path(self.prior).suffix else []
+        named += [prior for prior in (self.prior, *self.compare) if Path(prior).suffix]
         return [Path(value) for value in named if _is_path(value) and Path(value).exists()]
 
     def options(self) -> dict[str, Any]:
@@ -225,7 +306,7 @@ def as_tensor(values: Data) -> Tensor:
 
 
 def _is_path(value: object) -> TypeGuard[str | Path]:
-    return isinstance(value, (str, Path)) and str(value) not in ("", "auto", "espirit")
+    return isinstance(value, (str, Path)) and str(value) not in WORDS
 
 
 def _kspace_or_images(data: Tensor, slices: slice) -> Kspace | Volume:

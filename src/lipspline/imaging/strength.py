@@ -20,12 +20,16 @@ from functools import cached_property
 from math import sqrt
 from typing import Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from lipspline._infra import checks
 from lipspline.certification import certify
 from lipspline.imaging.problem import Problem
+from lipspline.operators.elementary import Selected
+from lipspline.pnp import minimize
 from lipspline.priors import COMPLEX_RANGE, UNIT_RANGE, DenoiserPrior, Energy, EnergyPrior, Prior, resolve
+from lipspline.priors.energy import AdaptiveEnergy
 
 Auto = Literal["auto"]
 
@@ -74,7 +78,11 @@ class Strength:
     @property
     def method(self) -> str:
         """What the reconstruction is called in print."""
-        return f"Minimum with {self.prior.name}" if isinstance(self.served, Energy) else "Plug-and-play"
+        return (
+            f"Minimum with {self.prior.name}"
+            if isinstance(self.served, Energy)
+            else f"Plug-and-play, {self.prior.name}"
+        )
 
     def __str__(self) -> str:
         symbol = "λ" if isinstance(self.served, Energy) else "β"
@@ -86,31 +94,130 @@ def proven_upper(served: nn.Module) -> float:
     return served.lipschitz if isinstance(served, Energy) else certify(served).upper
 
 
-def choose(model: str, noise: float | Auto, beta: float | Auto, problem: Problem, factor: float = 1.0) -> Strength:
+def choose(
+    model: str,
+    noise: float | Auto,
+    beta: float | Auto,
+    problem: Problem,
+    factor: float = 1.0,
+    *,
+    refine: bool = True,
+    max_steps: int = 1000,
+) -> Strength:
     """A prior by name or file, at noise level `noise`, and its weight; what is "auto" follows from the data.
 
     Args:
         beta: the weight of a denoiser.
         factor: the strength of the regularisation relative to the automatic one.
+        refine: choose the weight of an energy by measurements that are held out; otherwise by the noise alone.
+        max_steps: the most steps of a solve.
     """
     found = resolve(model)
     if isinstance(found, EnergyPrior):
         if beta != "auto":
             raise ValueError(f"beta is the weight of a denoiser, but {found.name} is an energy. Give strength instead.")
-        return _choose_energy(found, noise, problem, factor)
+        return _choose_energy(found, noise, problem, factor, max_steps if refine else 0)
     assert isinstance(found, DenoiserPrior)
     return _choose_denoiser(found, noise, beta, problem, PRIOR * factor)
 
 
-def _choose_energy(found: EnergyPrior, noise: float | Auto, problem: Problem, factor: float) -> Strength:
+def _choose_energy(
+    found: EnergyPrior, noise: float | Auto, problem: Problem, factor: float, max_steps: int
+) -> Strength:
     """The energy at a noise level a little above that of the data, with the weight that the noise asks for."""
     norm = problem.H.norm_bounds()[1]
     data_noise = max(problem.noise, QUIET * norm)
     automatic = min(max(255 * ABOVE * data_noise / norm, ENERGY_NOISES[0]), ENERGY_NOISES[1])
     level = automatic if noise == "auto" else checks.positive("noise", noise)
-    weight = ENERGY * factor * found.strength(level, 255 * data_noise)
+    served, weight = found.at(level), found.strength(level, 255 * data_noise)
+    best = refined(served, weight, problem, max_steps) if max_steps else None
+    chosen = _seen(problem) if best is None else f"{_seen(problem)}, then from measurements held out"
     name = f"{found.name}-{level:.3g}" if found.levels else found.name
-    return Strength(found, found.at(level), name, weight, _seen(problem), level)
+    return Strength(found, served, name, (ENERGY * weight if best is None else best) * factor, chosen, level)
+
+
+# Refining the weight by measurements that are held out
+
+HELD, LEAST_HELD = 6, 4
+"""One readout or projection in so many is held out, and at least so many, or the weight is not refined."""
+CENTRE = 0.05
+"""Readouts nearer to the strongest one than this, as a fraction of all, are never held out."""
+HELD_TOL, HELD_STEPS, MOST_TRIALS = 2e-4, 60, 6
+
+
+def held_out(problem: Problem) -> Tensor | None:
+    """Which measurements are kept, like y; None if too few could be held out.
+
+    Whole readouts or projections are held out: every so many of those that are there, but for the strongest ones in
+    k-space, without which there is no image.
+    """
+    if problem.along is None:
+        return None
+    moduli = problem.y.abs().movedim(problem.along, 0).flatten(1).sum(dim=1)
+    there = moduli.nonzero().squeeze(1)
+    if problem.y.is_complex():
+        count = len(moduli)
+        away = (there - int(moduli.argmax()) + count // 2).remainder(count) - count // 2
+        there = there[away.abs() > CENTRE * count]
+    held = there[HELD // 2 :: HELD]
+    if len(held) < LEAST_HELD:
+        return None
+    kept = torch.ones(len(moduli), dtype=torch.bool, device=problem.y.device)
+    kept[held] = False
+    shape = [1] * problem.y.ndim
+    shape[problem.along] = len(moduli)
+    return kept.reshape(shape).expand_as(problem.y)
+
+
+@torch.no_grad()
+def refined(served: Energy, weight: float, problem: Problem, max_steps: int = 1000) -> float | None:
+    """The weight with which an energy predicts measurements best that were held out, near a first guess.
+
+    Weights are tried in steps of a factor 2 until one is better than both its neighbours; the minimum of the parabola
+    through the three is taken.
+    """
+    kept = held_out(problem)
+    if kept is None:
+        return None
+    H, y = Selected(problem.H, kept[:1]), problem.y * kept
+    image, energy, factor = problem.start, served, 1.0
+    if isinstance(served, AdaptiveEnergy):  # the first pass tells as much, at less than half of the cost
+        energy, factor = served.first_pass, served.first_strength
+    errors: dict[int, float] = {}
+
+    def error(k: int) -> float:
+        nonlocal image
+        if k not in errors:
+            image = minimize(
+                y,
+                H,
+                energy,
+                weight * factor * 2.0**k,
+                positive=problem.positive,
+                tol=HELD_TOL,
+                max_steps=min(max_steps, HELD_STEPS),
+                start=image,
+            ).value
+            errors[k] = float(((problem.H.forward(image) - problem.y) * ~kept).norm())
+        return errors[k]
+
+    best = 0 if error(0) <= error(-1) else -1
+    while len(errors) < MOST_TRIALS:
+        other = best + 1 if best + 1 not in errors else best - 1
+        if other in errors:
+            break
+        if error(other) < errors[best]:
+            best = other
+    return weight * 2.0 ** (best + _vertex(errors, best))
+
+
+def _vertex(errors: dict[int, float], best: int) -> float:
+    """How far the minimum of the parabola through the best error and its neighbours lies from the best."""
+    if best - 1 not in errors or best + 1 not in errors:
+        return 0.0
+    left, middle, right = errors[best - 1], errors[best], errors[best + 1]
+    bend = left - 2 * middle + right
+    return 0.0 if bend <= 0 else min(max((left - right) / (2 * bend), -0.5), 0.5)
 
 
 def _choose_denoiser(

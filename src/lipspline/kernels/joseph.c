@@ -4,6 +4,10 @@
  *     n + f = start[i, k] + j step[i, k],   0 <= f <= 1;   positions outside [0, L - 1] add nothing.
  *
  * Shapes: src (B, K, L, 4), out (B, I, J, 4), start and step (I, K) in double, step > 0, L >= 2.
+ * Rays that fan out cross the k-th row at positions that are affine in k instead: `ray_sums` and `ray_spread` take
+ *
+ *     n + f = start[i, j] + k step[i, j]     with start and step (I, J), step of either sign.
+ *
  * Four lanes, because a square has four symmetries that turn a ray into others with the same positions: each position is
  * computed once and both neighbours of all lanes lie side by side in memory, so nothing is gathered.
  */
@@ -22,7 +26,7 @@ typedef struct {
 } job_t;
 
 typedef struct {
-    item_fn sums, spread;
+    item_fn sums, spread, ray_sums, ray_spread;
     size_t size;
 } loops_t;
 
@@ -38,6 +42,18 @@ static void inside(double start, double step, int64_t J, int64_t L, int64_t *fir
     const double low = ceil(-start / step), high = floor(((double)(L - 1) - start) / step) + 1;
     *first = low <= 0 ? 0 : low >= (double)J ? J : (int64_t)low;
     *end = high <= 0 ? 0 : high >= (double)J ? J : (int64_t)high;
+}
+
+/* The same for a step that may be negative or zero. */
+static void inside_either_way(double start, double step, int64_t K, int64_t L, int64_t *first, int64_t *end) {
+    if (step > 0) {
+        inside(start, step, K, L, first, end);
+    } else if (step < 0) { /* seen from the other end of the row the position grows */
+        inside((double)(L - 1) - start, -step, K, L, first, end);
+    } else {
+        *first = 0;
+        *end = start >= 0 && start <= (double)(L - 1) ? K : 0;
+    }
 }
 
 #define TARGET
@@ -88,4 +104,18 @@ int lipspline_line_spread(int bits, const void *y, const double *start, const do
     const job_t job = {y, start, step, dst, I, J, K, L};
     const loops_t *loops = loops_for(bits);
     return lipspline_share(loops->spread, &job, B * K, scratch_size(L, J, loops->size), threads);
+}
+
+int lipspline_ray_sums(int bits, const void *src, const double *start, const double *step, void *out, int64_t B, int64_t I,
+                       int64_t J, int64_t K, int64_t L, int threads) {
+    const job_t job = {src, start, step, out, I, J, K, L};
+    const loops_t *loops = loops_for(bits);
+    return lipspline_share(loops->ray_sums, &job, B * I, scratch_size(0, K, loops->size), threads);
+}
+
+int lipspline_ray_spread(int bits, const void *y, const double *start, const double *step, void *dst, int64_t B, int64_t I,
+                         int64_t J, int64_t K, int64_t L, int threads) {
+    const job_t job = {y, start, step, dst, I, J, K, L};
+    const loops_t *loops = loops_for(bits);
+    return lipspline_share(loops->ray_spread, &job, B * K, scratch_size(L, 2 * J, loops->size), threads);
 }

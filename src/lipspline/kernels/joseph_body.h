@@ -72,7 +72,65 @@ TARGET static void NAME(spread)(const void *job_, int64_t item, void *scratch) {
         for (int lane = 0; lane < 4; lane++) dst[4 * l + lane] = total[l][lane] + total[l - 1][lane + 4];
 }
 
-static const loops_t NAME(loops) = {NAME(sums), NAME(spread), sizeof(REAL)};
+/* out (J, 4) of one b and one i, ray by ray; four sums at a time, so that additions need not wait for each other. */
+TARGET static void NAME(ray_sums)(const void *job_, int64_t item, void *scratch) {
+    const job_t *job = job_;
+    const int64_t J = job->J, K = job->K, L = job->L, b = item / job->I, i = item % job->I;
+    const double *start = job->start + i * J, *step = job->step + i * J;
+    const REAL *src = (const REAL *)job->from + b * K * L * 4;
+    REAL *out = (REAL *)job->to + item * J * 4;
+    REAL *f = on_a_line(scratch);
+    int32_t *n = (int32_t *)(f + K);
+
+    for (int64_t j = 0; j < J; j++) {
+        int64_t k, end;
+        inside_either_way(start[j], step[j], K, L, &k, &end);
+        NAME(locate)(n, f, start[j], step[j], k, end, L);
+        PAIR sum[4] = {{0}};
+        for (; k + 4 <= end; k += 4)
+            for (int u = 0; u < 4; u++)
+                sum[u] += WEIGHTS(f[k + u]) * *(const PAIR *)(src + 4 * ((k + u) * L + n[k + u]));
+        for (; k < end; k++) sum[0] += WEIGHTS(f[k]) * *(const PAIR *)(src + 4 * (k * L + n[k]));
+        sum[0] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+        for (int lane = 0; lane < 4; lane++) out[4 * j + lane] = sum[0][lane] + sum[0][lane + 4];
+    }
+}
+
+/* dst (L, 4) of one b and one k. */
+TARGET static void NAME(ray_spread)(const void *job_, int64_t item, void *scratch) {
+    const job_t *job = job_;
+    const int64_t I = job->I, J = job->J, K = job->K, L = job->L, b = item / K, k = item % K;
+    const REAL *y = (const REAL *)job->from + b * I * J * 4;
+    REAL *dst = (REAL *)job->to + item * L * 4;
+    PAIR *total = on_a_line(scratch);
+    REAL *restrict left = (REAL *)(total + L), *restrict right = left + J;
+    int32_t *restrict n = (int32_t *)(right + J);
+    const int32_t last = (int32_t)L - 2;
+
+    memset(total, 0, (size_t)L * sizeof(PAIR));
+    for (int64_t i = 0; i < I; i++, y += 4 * J) {
+        const double *start = job->start + i * J, *step = job->step + i * J;
+        for (int64_t j = 0; j < J; j++) {
+            const double position = start[j] + (double)k * step[j];
+            const int within = position >= 0 && position <= (double)(L - 1);
+            const double kept = within ? position : 0;
+            const int32_t below = (int32_t)kept < last ? (int32_t)kept : last;
+            n[j] = below;
+            right[j] = (REAL)(kept - below);
+            left[j] = within ? 1 - right[j] : 0;
+        }
+        for (int64_t j = 0; j < J; j++) {
+            const REAL *v = y + 4 * j;
+            const REAL l = left[j], r = right[j];
+            total[n[j]] += (PAIR){l, l, l, l, r, r, r, r} * (PAIR){v[0], v[1], v[2], v[3], v[0], v[1], v[2], v[3]};
+        }
+    }
+    for (int lane = 0; lane < 4; lane++) dst[lane] = total[0][lane];
+    for (int64_t l = 1; l < L; l++)
+        for (int lane = 0; lane < 4; lane++) dst[4 * l + lane] = total[l][lane] + total[l - 1][lane + 4];
+}
+
+static const loops_t NAME(loops) = {NAME(sums), NAME(spread), NAME(ray_sums), NAME(ray_spread), sizeof(REAL)};
 
 #undef PAIR
 #undef WEIGHTS

@@ -55,9 +55,19 @@ def _ridge_gradient(b: int, g: int, h: int, w: int, stride: int, c: int, even: i
     return b * (h + k - 1) * stride, c * taps, c * (taps + -taps % 4), 2 * g * c * r, g * c, parts, b * h * w
 
 
+def _weighted_ridge_gradient(b: int, g: int, h: int, w: int, stride: int, c: int, even: int, r: int, k: int, rows: int):
+    *before, parts, y = _ridge_gradient(b, g, h, w, stride, c, even, r, k, rows)
+    return *before, b * c * h * w, parts, y
+
+
 def _ridge_pairing(b: int, g: int, h: int, w: int, stride: int, c: int, even: int, r: int, k: int):
     padded, taps = b * (h + k - 1) * stride, (k * k + 1) // 2
     return padded, padded, c * taps, 2 * g * c * r, g * c, 8 * b * c * taps, 2 * b * c * r
+
+
+def _weighted_ridge_pairing(b: int, g: int, h: int, w: int, stride: int, c: int, even: int, r: int, k: int):
+    *before, products, sums = _ridge_pairing(b, g, h, w, stride, c, even, r, k)
+    return *before, (weights := b * c * h * w), products, sums, weights
 
 
 FUNCTIONS = {
@@ -81,11 +91,15 @@ FUNCTIONS = {
     ),
     "line_sums": CFunction(4, 0, 5, 0, lambda b, i, j, k, n: (4 * b * k * n, i * k, i * k, 4 * b * i * j), (1, 2)),
     "line_spread": CFunction(4, 0, 5, 0, lambda b, i, j, k, n: (4 * b * i * j, i * k, i * k, 4 * b * k * n), (1, 2)),
+    "ray_sums": CFunction(4, 0, 5, 0, lambda b, i, j, k, n: (4 * b * k * n, i * j, i * j, 4 * b * i * j), (1, 2)),
+    "ray_spread": CFunction(4, 0, 5, 0, lambda b, i, j, k, n: (4 * b * i * j, i * j, i * j, 4 * b * k * n), (1, 2)),
     "winograd": CFunction(
         3, 0, 5, 1, lambda n, h, w, i, o: (n * h * w * i, 36 * i * (o + -o % PANEL), o, n * h * w * o), has_bits=False
     ),
     "ridge_gradient": CFunction(5, 1, 10, 2, _ridge_gradient, has_bits=False),
     "ridge_pairing": CFunction(5, 1, 9, 2, _ridge_pairing, has_bits=False),
+    "weighted_ridge_gradient": CFunction(6, 1, 10, 2, _weighted_ridge_gradient, has_bits=False),
+    "weighted_ridge_pairing": CFunction(6, 1, 9, 3, _weighted_ridge_pairing, has_bits=False),
 }
 """Every function that is given memory. A new one is described here, or `call` does not know it."""
 

@@ -28,10 +28,12 @@ typedef struct {
     const float *spread; /* (half / QUAD rounded up, channels, QUAD), zeros for taps beyond */
     const float *tables; /* (groups, channels, regions, 2): intercept and slope */
     const float *scale;  /* (groups, channels) */
+    const float *weights; /* (images, channels, height, width), or NULL for ones */
     float *parts;        /* (images, bands, rows + k - 1, stride) */
     float *y;            /* (images, height, width) */
     float *products;     /* (images, channels, half, WIDTH) */
     float *sums;         /* (images, channels, regions, 2) */
+    float *by_weights;   /* (images, channels, height, width), or NULL */
     float offset;
     int64_t images, groups, height, width, stride, channels, even, regions, k, half, rows, bands;
 } job_t;
@@ -141,8 +143,14 @@ TARGET INLINE __m256i locate(__m256 value, __m256 scale, __m256 offset, __m256 l
     return _mm256_slli_epi32(_mm256_cvttps_epi32(_mm256_min_ps(_mm256_max_ps(t, _mm256_setzero_ps()), last)), 1);
 }
 
-/* z = b_i + s_i z in the region i of each element, and 0 from pixel `inside` on. */
-TARGET INLINE void bend_tile(const job_t *job, const float *tables, const float *scale, int64_t inside, float *z) {
+/* Eight weights of channel c, 0 outside the mask; `weights` points at those of the tile in channel 0. */
+TARGET INLINE __m256 weights_of(const job_t *job, const float *weights, int64_t c, int v, __m256 keep) {
+    return _mm256_maskload_ps(weights + c * job->height * job->width + v * WIDTH, _mm256_castps_si256(keep));
+}
+
+/* z = w (b_i + s_i z) in the region i of each element with its weight w, and 0 from pixel `inside` on. */
+TARGET INLINE void bend_tile(const job_t *job, const float *tables, const float *scale, const float *weights,
+                             int64_t inside, float *z) {
     const __m256 offset = _mm256_set1_ps(job->offset), last = _mm256_set1_ps((float)(job->regions - 1));
     for (int64_t c = 0; c < job->channels; c++) {
         const float *table = tables + c * job->regions * 2;
@@ -152,7 +160,9 @@ TARGET INLINE void bend_tile(const job_t *job, const float *tables, const float 
             const __m256 value = _mm256_loadu_ps(at);
             const __m256i pair = locate(value, factor, offset, last);
             const __m256 b = _mm256_i32gather_ps(table, pair, 4), s = _mm256_i32gather_ps(table + 1, pair, 4);
-            _mm256_storeu_ps(at, _mm256_and_ps(mask_of(inside, v), _mm256_add_ps(b, _mm256_mul_ps(s, value))));
+            const __m256 keep = mask_of(inside, v), bent = _mm256_add_ps(b, _mm256_mul_ps(s, value));
+            _mm256_storeu_ps(at, weights ? _mm256_mul_ps(weights_of(job, weights, c, v, keep), bent)
+                                         : _mm256_and_ps(keep, bent));
         }
     }
 }
@@ -165,20 +175,22 @@ TARGET static void band_of(const void *what, int64_t item, void *scratch) {
     const float *x = job->x + image * (job->height + job->k - 1) * job->stride;
     const float *tables = job->tables + group * job->channels * job->regions * 2;
     const float *scale = job->scale + group * job->channels;
+    const float *weights = job->weights ? job->weights + image * job->channels * job->height * job->width : NULL;
     float *part = job->parts + item * part_size, *folded = scratch, *z = folded + 2 * job->half * TILE;
     memset(part, 0, (size_t)part_size * sizeof(float));
     for (int64_t row = first; row < end; row++)
         for (int64_t column = 0; column < job->width; column += TILE) {
             fold_tile(job, x + row * job->stride + column, folded);
             gather_tile(job, folded, z);
-            bend_tile(job, tables, scale, job->width - column, z);
+            bend_tile(job, tables, scale, weights ? weights + row * job->width + column : NULL, job->width - column, z);
             spread_tile(job, z, part + (row - first) * job->stride + column);
         }
 }
 
-/* With responses z and u of x and e: sums of (u, u z) by region, then z becomes sigma(z) and u becomes sigma'(z) u. */
-TARGET INLINE void bend_pair(const job_t *job, const float *tables, const float *scale, int64_t inside, float *z, float *u,
-                             float *sums) {
+/* With responses z and u of x and e and weights w: sums of (w u, w u z) by region, by_weights = u sigma(z), then z becomes
+ * w sigma(z) and u becomes w sigma'(z) u. */
+TARGET INLINE void bend_pair(const job_t *job, const float *tables, const float *scale, const float *weights,
+                             float *by_weights, int64_t inside, float *z, float *u, float *sums) {
     const __m256 offset = _mm256_set1_ps(job->offset), last = _mm256_set1_ps((float)(job->regions - 1));
     for (int64_t c = 0; c < job->channels; c++) {
         const float *table = tables + c * job->regions * 2;
@@ -186,17 +198,22 @@ TARGET INLINE void bend_pair(const job_t *job, const float *tables, const float 
         const __m256 factor = _mm256_broadcast_ss(scale + c);
         for (int v = 0; v < VECTORS; v++) {
             float *zs = z + c * TILE + v * WIDTH, *us = u + c * TILE + v * WIDTH;
-            const __m256 keep = mask_of(inside, v), value = _mm256_loadu_ps(zs),
-                         weight = _mm256_and_ps(keep, _mm256_loadu_ps(us));
+            const __m256 keep = mask_of(inside, v), value = _mm256_loadu_ps(zs), other = _mm256_loadu_ps(us);
             const __m256i pair = locate(value, factor, offset, last);
             const __m256 b = _mm256_i32gather_ps(table, pair, 4), s = _mm256_i32gather_ps(table + 1, pair, 4);
+            const __m256 bent = _mm256_and_ps(keep, _mm256_add_ps(b, _mm256_mul_ps(s, value)));
+            const __m256 own = weights ? weights_of(job, weights, c, v, keep) : _mm256_and_ps(keep, _mm256_set1_ps(1.0f));
+            const __m256 weight = _mm256_mul_ps(own, other);
+            if (by_weights)
+                _mm256_maskstore_ps(by_weights + c * job->height * job->width + v * WIDTH, _mm256_castps_si256(keep),
+                                    _mm256_mul_ps(other, bent));
             int32_t at[WIDTH];
             float first[WIDTH], second[WIDTH];
             _mm256_storeu_si256((__m256i *)at, pair);
             _mm256_storeu_ps(first, weight);
             _mm256_storeu_ps(second, _mm256_mul_ps(weight, value));
             for (int n = 0; n < WIDTH; n++) sum[at[n]] += first[n], sum[at[n] + 1] += second[n];
-            _mm256_storeu_ps(zs, _mm256_and_ps(keep, _mm256_add_ps(b, _mm256_mul_ps(s, value))));
+            _mm256_storeu_ps(zs, _mm256_mul_ps(own, bent));
             _mm256_storeu_ps(us, _mm256_mul_ps(s, weight));
         }
     }
@@ -254,6 +271,7 @@ TARGET static void pairing_of(const void *what, int64_t image, void *scratch) {
     const float *tables = job->tables + group * job->channels * job->regions * 2;
     const float *scale = job->scale + group * job->channels;
     float *x = scratch, *e = x + 2 * job->half * TILE, *z = e + 2 * job->half * TILE, *u = z + job->channels * TILE;
+    const int64_t plane = image * job->channels * job->height * job->width;
     float *products = job->products + image * job->channels * job->half * WIDTH;
     float *sums = job->sums + image * job->channels * job->regions * 2;
     memset(products, 0, (size_t)(job->channels * job->half * WIDTH) * sizeof(float));
@@ -264,7 +282,9 @@ TARGET static void pairing_of(const void *what, int64_t image, void *scratch) {
             fold_tile(job, job->e + before + row * job->stride + column, e);
             gather_tile(job, x, z);
             gather_tile(job, e, u);
-            bend_pair(job, tables, scale, job->width - column, z, u, sums);
+            const int64_t at = plane + row * job->width + column;
+            bend_pair(job, tables, scale, job->weights ? job->weights + at : NULL,
+                      job->by_weights ? job->by_weights + at : NULL, job->width - column, z, u, sums);
             multiply_tile(job, u, x, products);
             multiply_tile(job, z, e, products);
         }
@@ -293,19 +313,43 @@ static void row_of(const void *what, int64_t item, void *scratch) {
     }
 }
 
+static int gradient(job_t job, int threads) {
+    job.half = (job.k * job.k + 1) / 2;
+    job.bands = (job.height + job.rows - 1) / job.rows;
+    const size_t scratch = (size_t)((2 * job.half + job.channels) * TILE) * sizeof(float);
+    const int failed = lipspline_share(band_of, &job, job.images * job.bands, scratch, threads);
+    return failed ? failed : lipspline_share(row_of, &job, job.images * job.height, 0, threads);
+}
+
+static int pairing(job_t job, int threads) {
+    job.half = (job.k * job.k + 1) / 2;
+    const size_t scratch = (size_t)((4 * job.half + 2 * job.channels) * TILE) * sizeof(float);
+    return lipspline_share(pairing_of, &job, job.images, scratch, threads);
+}
+
 /* y = W^T sigma(W x). Nothing may be empty; only if lipspline_has_ridge. Returns 0, or -1 if memory ran out. */
 int lipspline_ridge_gradient(const float *x, const float *gather, const float *spread, const float *tables,
                              const float *scale, double offset, int64_t images, int64_t groups, int64_t height,
                              int64_t width, int64_t stride, int64_t channels, int64_t even, int64_t regions, int64_t k,
                              int64_t rows, float *parts, float *y, int threads) {
-    const int64_t half = (k * k + 1) / 2;
     const job_t job = {.x = x, .gather = gather, .spread = spread, .tables = tables, .scale = scale, .parts = parts,
                        .y = y, .offset = (float)offset, .images = images, .groups = groups, .height = height,
                        .width = width, .stride = stride, .channels = channels, .even = even, .regions = regions, .k = k,
-                       .half = half, .rows = rows, .bands = (height + rows - 1) / rows};
-    const size_t scratch = (size_t)((2 * half + channels) * TILE) * sizeof(float);
-    const int failed = lipspline_share(band_of, &job, images * job.bands, scratch, threads);
-    return failed ? failed : lipspline_share(row_of, &job, images * height, 0, threads);
+                       .rows = rows};
+    return gradient(job, threads);
+}
+
+/* y = W^T (w sigma(W x)) with a weight for each response. As above. */
+int lipspline_weighted_ridge_gradient(const float *x, const float *gather, const float *spread, const float *tables,
+                                      const float *scale, const float *weights, double offset, int64_t images,
+                                      int64_t groups, int64_t height, int64_t width, int64_t stride, int64_t channels,
+                                      int64_t even, int64_t regions, int64_t k, int64_t rows, float *parts, float *y,
+                                      int threads) {
+    const job_t job = {.x = x, .gather = gather, .spread = spread, .tables = tables, .scale = scale, .weights = weights,
+                       .parts = parts, .y = y, .offset = (float)offset, .images = images, .groups = groups,
+                       .height = height, .width = width, .stride = stride, .channels = channels, .even = even,
+                       .regions = regions, .k = k, .rows = rows};
+    return gradient(job, threads);
 }
 
 /* Derivatives of <W e, sigma(W x)> of each image by the filters (to be summed over the last dimension of `products`) and by
@@ -314,11 +358,21 @@ int lipspline_ridge_pairing(const float *x, const float *e, const float *gather,
                             double offset, int64_t images, int64_t groups, int64_t height, int64_t width, int64_t stride,
                             int64_t channels, int64_t even, int64_t regions, int64_t k, float *products, float *sums,
                             int threads) {
-    const int64_t half = (k * k + 1) / 2;
     const job_t job = {.x = x, .e = e, .gather = gather, .tables = tables, .scale = scale, .products = products,
                        .sums = sums, .offset = (float)offset, .images = images, .groups = groups, .height = height,
-                       .width = width, .stride = stride, .channels = channels, .even = even, .regions = regions, .k = k,
-                       .half = half};
-    const size_t scratch = (size_t)((4 * half + 2 * channels) * TILE) * sizeof(float);
-    return lipspline_share(pairing_of, &job, images, scratch, threads);
+                       .width = width, .stride = stride, .channels = channels, .even = even, .regions = regions, .k = k};
+    return pairing(job, threads);
+}
+
+/* The same of <W e, w sigma(W x)> with a weight for each response, and the derivative by the weights. As above. */
+int lipspline_weighted_ridge_pairing(const float *x, const float *e, const float *gather, const float *tables,
+                                     const float *scale, const float *weights, double offset, int64_t images,
+                                     int64_t groups, int64_t height, int64_t width, int64_t stride, int64_t channels,
+                                     int64_t even, int64_t regions, int64_t k, float *products, float *sums,
+                                     float *by_weights, int threads) {
+    const job_t job = {.x = x, .e = e, .gather = gather, .tables = tables, .scale = scale, .weights = weights,
+                       .products = products, .sums = sums, .by_weights = by_weights, .offset = (float)offset,
+                       .images = images, .groups = groups, .height = height, .width = width, .stride = stride,
+                       .channels = channels, .even = even, .regions = regions, .k = k};
+    return pairing(job, threads);
 }

@@ -70,54 +70,77 @@ def prepare_tables(b: Tensor, s: Tensor, scale: Tensor, offset: float) -> Prepar
 
 
 @torch.no_grad()
-def ridge_gradient(x: Tensor, bank: PreparedBank, tables: PreparedTables) -> Tensor:
-    """`Wᵀσ(W x)` of images `(B, 1, H, W)` of which `has_ridge` is true, with zeros outside, without derivatives."""
+def ridge_gradient(x: Tensor, bank: PreparedBank, tables: PreparedTables, weights: Tensor | None = None) -> Tensor:
+    """`Wᵀσ(W x)` of images `(B, 1, H, W)` of which `has_ridge` is true, with zeros outside, without derivatives.
+
+    Args:
+        weights: `(B, C, H, W)`; each response is multiplied by its weight after the spline.
+    """
     sizes = _sizes(x, bank, tables)
     y = torch.empty(x.shape, dtype=x.dtype)
     if not x.numel():
         return y
     stride, padded = _padded(x, bank.kernel)
     parts = torch.empty(len(x), -(-x.shape[-2] // ROWS), ROWS + bank.kernel - 1, stride)
-    tensors = padded, bank.gather, bank.spread, tables.pairs, tables.scale, parts, y
-    native.call("ridge_gradient", (tables.offset,), (*sizes, ROWS), *tensors)
+    inputs = padded, bank.gather, bank.spread, tables.pairs, tables.scale
+    if weights is None:
+        native.call("ridge_gradient", (tables.offset,), (*sizes, ROWS), *inputs, parts, y)
+    else:
+        weights = weights.contiguous()
+        native.call("weighted_ridge_gradient", (tables.offset,), (*sizes, ROWS), *inputs, weights, parts, y)
     return y
 
 
 def ridge_pairing(
-    e: Tensor, x: Tensor, filters: Tensor, even: int, tables: tuple[Tensor, Tensor, Tensor, float]
+    e: Tensor,
+    x: Tensor,
+    filters: Tensor,
+    even: int,
+    tables: tuple[Tensor, Tensor, Tensor, float],
+    weights: Tensor | None = None,
 ) -> Tensor:
-    """`⟨W e, σ(W x)⟩` of each image, `(B,)`, with derivatives by filters, intercepts and slopes, but not by e and x.
+    """`⟨W e, w σ(W x)⟩` of each image, `(B,)`, with derivatives by filters, tables and weights, but not by e and x.
 
     Args:
         e, x: images `(B, 1, H, W)` of which `has_ridge` is true.
         filters: `(C, 1, k, k)`, the first `even` even and the others odd.
         even: how many.
         tables: the arguments `b, s, scale, offset` of `piecewise_affine`, with b and s `(B, C, R)`.
+        weights: w, `(B, C, H, W)`; ones if not given.
     """
     b, s, scale, offset = tables
     half = filters.reshape(len(filters), -1)[:, : (filters.shape[-1] ** 2 + 1) // 2]
     bank = prepare_bank(filters, even)
-    return _Pairing.apply(half, b, s, e, x, bank, prepare_tables(b, s, scale, offset))  # type: ignore[return-value]
+    prepared = prepare_tables(b, s, scale, offset)
+    return _Pairing.apply(half, b, s, weights, e, x, bank, prepared)  # type: ignore[return-value]
 
 
 class _Pairing(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, half, b, s, e, x, bank, tables):
+    def forward(ctx, half, b, s, weights, e, x, bank, tables):
         sizes = _sizes(x, bank, tables)
         _, padded = _padded(x, bank.kernel)
         _, other = _padded(e, bank.kernel)
         products, sums = torch.empty(len(x), *half.shape, LANES), torch.empty(len(x), *tables.pairs.shape[1:])
-        tensors = padded, other, bank.gather, tables.pairs, tables.scale, products, sums
-        native.call("ridge_pairing", (tables.offset,), sizes, *tensors)
+        inputs = padded, other, bank.gather, tables.pairs, tables.scale
+        by_weights = None
+        if weights is None:
+            native.call("ridge_pairing", (tables.offset,), sizes, *inputs, products, sums)
+        else:
+            by_weights = torch.empty(weights.shape)
+            outputs = products, sums, by_weights
+            native.call("weighted_ridge_pairing", (tables.offset,), sizes, *inputs, weights.contiguous(), *outputs)
         products = products.sum(dim=-1)
-        ctx.save_for_backward(products, sums)
+        ctx.save_for_backward(products, sums, by_weights)
         return (sums[..., 0] * b + sums[..., 1] * s).sum(dim=(1, 2))
 
     @staticmethod
     def backward(ctx, g):
-        products, sums = ctx.saved_tensors
+        products, sums, by_weights = ctx.saved_tensors
         weighted = g[:, None, None, None] * sums
-        return torch.einsum("b,bct->ct", g, products), weighted[..., 0], weighted[..., 1], None, None, None, None
+        filters = torch.einsum("b,bct->ct", g, products)
+        by_weights = None if by_weights is None else g[:, None, None, None] * by_weights
+        return filters, weighted[..., 0], weighted[..., 1], by_weights, None, None, None, None
 
 
 def _sizes(x: Tensor, bank: PreparedBank, tables: PreparedTables) -> tuple[int, ...]:
@@ -157,12 +180,37 @@ def gradient_formula(
     return F.conv_transpose2d(responses, filters, padding=half)
 
 
+def weighted_gradient_formula(
+    x: Tensor, filters: Tensor, b: Tensor, s: Tensor, scale: Tensor, weights: Tensor, offset: float, even: int
+) -> Tensor:
+    """`Wᵀ(w σ(W x))` in plain torch."""
+    half = filters.shape[-1] // 2
+    responses = affine.formula(F.conv2d(x, filters, padding=half), b, s, scale, offset, 1)
+    return F.conv_transpose2d(weights * responses, filters, padding=half)
+
+
 def pairing_formula(
     e: Tensor, x: Tensor, filters: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, even: int
 ) -> Tensor:
     """`⟨W e, σ(W x)⟩` of each image in plain torch."""
     other, responses = (F.conv2d(images, filters, padding=filters.shape[-1] // 2) for images in (e, x))
     return (other * affine.formula(responses, b, s, scale, offset, 1)).sum(dim=(1, 2, 3))
+
+
+def weighted_pairing_formula(
+    e: Tensor,
+    x: Tensor,
+    filters: Tensor,
+    b: Tensor,
+    s: Tensor,
+    scale: Tensor,
+    weights: Tensor,
+    offset: float,
+    even: int,
+) -> Tensor:
+    """`⟨W e, w σ(W x)⟩` of each image in plain torch."""
+    other, responses = (F.conv2d(images, filters, padding=filters.shape[-1] // 2) for images in (e, x))
+    return (other * weights * affine.formula(responses, b, s, scale, offset, 1)).sum(dim=(1, 2, 3))
 
 
 _gradient = Kernel(
@@ -180,5 +228,25 @@ _pairing = Kernel(
     eager=pairing_formula,
     c=lambda e, x, filters, b, s, scale, offset, even: ridge_pairing(e, x, filters, even, (b, s, scale, offset)),
     c_function="ridge_pairing",
+    derivatives="backward",
+)
+_weighted_gradient = Kernel(
+    "weighted_ridge_gradient(Tensor x, Tensor filters, Tensor b, Tensor s, Tensor scale, Tensor weights, float offset,"
+    " int even) -> Tensor",
+    eager=weighted_gradient_formula,
+    c=lambda x, filters, b, s, scale, weights, offset, even: ridge_gradient(
+        x, prepare_bank(filters, even), prepare_tables(b, s, scale, offset), weights
+    ),
+    c_function="weighted_ridge_gradient",
+    derivatives="none",
+)
+_weighted_pairing = Kernel(
+    "weighted_ridge_pairing(Tensor e, Tensor x, Tensor filters, Tensor b, Tensor s, Tensor scale, Tensor weights,"
+    " float offset, int even) -> Tensor",
+    eager=weighted_pairing_formula,
+    c=lambda e, x, filters, b, s, scale, weights, offset, even: ridge_pairing(
+        e, x, filters, even, (b, s, scale, offset), weights
+    ),
+    c_function="weighted_ridge_pairing",
     derivatives="backward",
 )

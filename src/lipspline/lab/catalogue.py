@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipspline._infra import checks
-from lipspline.formats import ct, mri
+from lipspline.formats import mri
 from lipspline.formats.builtin import BUILTIN
-from lipspline.formats.ct import Sinograms
 from lipspline.formats.kspace import Kspace
+from lipspline.formats.sinograms import Sinograms, read_sinograms
 from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume
 from lipspline.priors import DenoiserPrior, catalogue
@@ -141,7 +141,7 @@ def _builtin(name: str) -> Tensor:
 def _read(path: Path, slices: slice, sinogram: bool) -> Volume | Kspace | Sinograms:
     """What a file holds; errors name no path."""
     try:
-        return ct.read_sinograms(path, slices) if sinogram else mri.read(path, slices)
+        return read_sinograms(path, slices) if sinogram else mri.read(path, slices)
     except (ValueError, OSError) as error:
         raise FileError(str(error).replace(str(path), "The file")) from None
 

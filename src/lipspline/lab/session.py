@@ -34,8 +34,7 @@ from lipspline.pnp import Progress, lipschitz_bound
 from lipspline.pnp.guarantee import Setting, vouched_reason
 from lipspline.report import reconstruction_page
 from lipspline.report.case import case_section, lines_table
-from lipspline.report.charts import residual_chart
-from lipspline.report.images import Window, magnitude, robust_window
+from lipspline.report.drawing import Window, magnitude, residual_chart, robust_window
 from lipspline.report.plain_words import setting_lines
 
 ITERATION = Iteration(max_steps=500)

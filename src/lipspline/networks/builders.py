@@ -9,7 +9,7 @@ from torch import nn
 from lipspline._infra import checks
 from lipspline.certification import Certificate
 from lipspline.functional.matrices import Method
-from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU
+from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
 from lipspline.nn.convolutions import conv2d
 from lipspline.nn.inference import FoldedSpline, InferenceSequential
 from lipspline.nn.matrices import Init, linear
@@ -41,16 +41,17 @@ ACTIVATIONS = {
     "av": lambda channels, **options: AbsoluteValue(**options),
     "prelu": lambda channels, **options: LipschitzPReLU(channels, **options),
     "gs": lambda channels, size=2, **options: GroupSort(size, **options),
+    "maxmin": lambda channels, **options: MaxMin(**options),
     "hh": lambda channels, **options: Householder(channels, **options),
     "lls": _spline,
 }
 
 
 def activation(name: str, channels: int, *, folded: bool = False, **options: Any) -> nn.Module:
-    """Build an activation by the name it has in the paper's tables: relu, av, prelu, gs, hh or lls.
+    """Build an activation by the name it has in the paper's tables: relu, av, prelu, gs, hh or lls; or maxmin.
 
     Args:
-        name: one of the six words.
+        name: one of the seven words.
         channels: size of the channel dimension.
         folded: build what holds a folded spline instead of a learnable one; the others are the same either way.
         options: arguments of the activation's class.
@@ -84,9 +85,9 @@ def mlp(
         n_out: size of the output.
         width: neurons in each hidden layer.
         depth: number of dense layers.
-        activation: relu, av, prelu, gs, hh or lls.
+        activation: relu, av, prelu, gs, maxmin, hh or lls.
         constraint: "orthonormal" or "spectral" [lip_linear_layers].
-        method: how weights are made orthonormal; the fastest for the size if not given.
+        method: how weights are made orthonormal; by QR if not given.
         init: start of the weights, "orthogonal" or "kaiming".
         activation_options: arguments of the activation, e.g. `{"radius": 0.5, "init": "relu"}` for lls.
         folded: ordinary layers without constraints, to be filled from a file.
@@ -143,7 +144,7 @@ def denoiser(
     regions on [-0.1, 0.1] that start as the identity.
 
     Args:
-        activation: relu, av, prelu, gs, hh or lls.
+        activation: relu, av, prelu, gs, maxmin, hh or lls.
         channels: feature maps in each hidden layer.
         depth: number of convolutions.
         kernel: side of the kernels.

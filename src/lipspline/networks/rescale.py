@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lipspline._infra import checks
 from lipspline.certification.inspection import number_of
 from lipspline.certification.proof import Bound, ChildBounds, certify, register_rule
-from lipspline.certification.round_off import EPS, Run, register_composite
+from lipspline.certification.round_off import EPS, Evaluate, register_composite
 from lipspline.networks.builders import Network
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
 from lipspline.nn.combine import Averaged
@@ -100,7 +100,7 @@ def _rescaled(layer: Rescaled, bounds: ChildBounds) -> Bound:
 
 
 @register_composite(Rescaled)
-def _rescaled_round_off(layer: Rescaled, x: Tensor, error: Tensor, run: Run) -> tuple[Tensor, Tensor]:
+def _rescaled_round_off(layer: Rescaled, x: Tensor, error: Tensor, run: Evaluate) -> tuple[Tensor, Tensor]:
     def norms(z: Tensor) -> Tensor:
         return torch.linalg.vector_norm(z.flatten(1), dim=1)
 

@@ -5,28 +5,31 @@ formulas of their own: `combine` makes networks of networks, `fold` turns constr
 `inference` holds the layers of finished networks.
 """
 
-from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
+from lipspline.nn import activations
+from lipspline.nn.activations import *  # noqa: F403  a new activation names itself in its own file
+from lipspline.nn.blocks import Centering, ConvexPotential, L2NormPool2d
 from lipspline.nn.combine import Averaged, Concatenated, Scaled, Sum
-from lipspline.nn.convolutions import SampleUnshuffle, conv1d, conv2d
+from lipspline.nn.convolutions import SampleUnshuffle, conv1d, conv2d, conv3d, conv_transpose2d
 from lipspline.nn.inference import FoldedSpline, FreeKnotSpline
 from lipspline.nn.matrices import linear
 from lipspline.nn.spline import LinearSpline
 
 __all__ = [
-    "AbsoluteValue",
     "Averaged",
+    "Centering",
     "Concatenated",
+    "ConvexPotential",
     "FoldedSpline",
     "FreeKnotSpline",
-    "GroupSort",
-    "Householder",
+    "L2NormPool2d",
     "LinearSpline",
-    "LipschitzPReLU",
-    "MaxMin",
     "SampleUnshuffle",
     "Scaled",
     "Sum",
     "conv1d",
     "conv2d",
+    "conv3d",
+    "conv_transpose2d",
     "linear",
 ]
+__all__ += activations.__all__

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from lipspline._infra import checks
 from lipspline.functional.activations import group_sort, householder, max_min, prelu
 
+__all__ = ["AbsoluteValue", "GroupSort", "Householder", "LipschitzPReLU", "MaxMin"]
+"""The layers of this file that are names of `lipspline.nn`."""
 PRELU_INITS: dict[str, Callable[[int], Tensor]] = {
     "abs": lambda channels: -torch.ones(channels),
     "relu": torch.zeros,

@@ -18,6 +18,7 @@ from lipspline.functional.matrices import Method, orthonormalize
 from lipspline.nn.matrices import INITS, Constraint, Init, Orthonormal, Spectral, check_method
 
 PADDING_MODES = ("zeros", "circular")
+Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose2d
 
 
 class OrthogonalConvolution(Constraint):
@@ -154,6 +155,70 @@ def conv1d(
     return layer if stride == 1 else nn.Sequential(SampleUnshuffle(stride), layer)
 
 
+def conv3d(
+    c_in: int,
+    c_out: int,
+    kernel: int,
+    *,
+    bias: bool = True,
+    constraint: Literal["orthogonal", "spectral"] = "orthogonal",
+    padding_mode: Literal["zeros", "circular"] = "zeros",
+    method: Method | None = None,
+    init: Init = "orthogonal",
+    lipschitz: float = 1.0,
+) -> nn.Conv3d:
+    """A convolution of volumes with Lipschitz constant `lipschitz`: an `nn.Conv3d`, parametrized [lip_linear_layers].
+
+    The arguments are those of `conv2d`, without a stride.
+
+    Example:
+        >>> conv3d(2, 4, 3)(torch.randn(1, 2, 6, 6, 6)).shape
+        torch.Size([1, 4, 6, 6, 6])
+    """
+    _check_convolution(c_in, c_out, kernel, 1, constraint, padding_mode, method, init)
+    layer = nn.Conv3d(c_in, c_out, kernel, padding="same", padding_mode=padding_mode, bias=bias)
+    _constrain(layer, constraint, method, init, lipschitz)
+    return layer
+
+
+def conv_transpose2d(
+    c_in: int,
+    c_out: int,
+    kernel: int,
+    *,
+    bias: bool = True,
+    constraint: Literal["orthogonal", "spectral"] = "orthogonal",
+    stride: int = 1,
+    method: Method | None = None,
+    init: Init = "orthogonal",
+    lipschitz: float = 1.0,
+) -> nn.ConvTranspose2d | nn.Sequential:
+    """The adjoint of an image convolution, with Lipschitz constant `lipschitz`; a stride makes the image larger.
+
+    Args:
+        c_in: input channels.
+        c_out: output channels.
+        kernel: taps along each axis, an odd number, so that the size stays the same.
+        bias: whether to add a learned bias, which starts at 0.
+        constraint: see `conv2d`.
+        stride: above 1 the layer makes stride² times the channels, which `nn.PixelShuffle` then makes pixels of: the
+            inverse of the stride of `conv2d`.
+        method: see `conv2d`.
+        init: see `conv2d`.
+        lipschitz: target constant.
+
+    Example:
+        >>> conv_transpose2d(8, 2, 3, stride=2)(torch.randn(1, 8, 5, 5)).shape
+        torch.Size([1, 2, 10, 10])
+    """
+    _check_convolution(c_in, c_out, kernel, stride, constraint, "zeros", method, init)
+    if kernel % 2 == 0:
+        raise ValueError(f"conv_transpose2d needs an odd kernel, so that the size stays the same, but got {kernel}.")
+    layer = nn.ConvTranspose2d(c_in, c_out * stride**2, kernel, padding=kernel // 2, bias=bias)
+    _constrain(layer, constraint, method, init, lipschitz)
+    return layer if stride == 1 else nn.Sequential(layer, nn.PixelShuffle(stride))
+
+
 class SampleUnshuffle(nn.Module):
     """Make channels of neighbouring samples: (B, C, T) to (B, C * factor, T / factor), as `nn.PixelUnshuffle` does.
 
@@ -187,9 +252,7 @@ def _check_convolution(
 
 
 @torch.no_grad()
-def _constrain(
-    layer: nn.Conv1d | nn.Conv2d, constraint: str, method: Method | None, init: Init, lipschitz: float
-) -> None:
+def _constrain(layer: Convolution, constraint: str, method: Method | None, init: Init, lipschitz: float) -> None:
     """Initialize and parametrize a convolution."""
     if layer.bias is not None:
         layer.bias.zero_()
@@ -201,7 +264,7 @@ def _constrain(
         _constrain_orthogonal(layer, OrthogonalConvolution(method or "qr", lipschitz), init)
 
 
-def _constrain_orthogonal(layer: nn.Conv1d | nn.Conv2d, parametrization: OrthogonalConvolution, init: Init) -> None:
+def _constrain_orthogonal(layer: Convolution, parametrization: OrthogonalConvolution, init: Init) -> None:
     matrix, bases = _orthogonal_start(layer, init)
     # Registration asks for the factors of the present weight. A single tap has them; those of the start are known.
     layer.weight.copy_(parametrization.lipschitz * bcop_kernel(matrix, torch.eye(*bases.shape[-2:]).expand_as(bases)))
@@ -210,7 +273,7 @@ def _constrain_orthogonal(layer: nn.Conv1d | nn.Conv2d, parametrization: Orthogo
         layer.parametrizations.weight.get_parameter(f"original{i}").copy_(start)  # type: ignore[union-attr]
 
 
-def _orthogonal_start(layer: nn.Conv1d | nn.Conv2d, init: Init) -> tuple[Tensor, Tensor]:
+def _orthogonal_start(layer: Convolution, init: Init) -> tuple[Tensor, Tensor]:
     """An orthonormal matrix and bases for `bcop_kernel`: random, or the identity and equal projections."""
     c_out, c_in, kernel = layer.weight.shape[:3]
     n, axes = max(c_out, c_in), layer.weight.ndim - 2
@@ -220,7 +283,7 @@ def _orthogonal_start(layer: nn.Conv1d | nn.Conv2d, init: Init) -> tuple[Tensor,
     return orthonormalize(torch.randn(c_out, c_in)), bases
 
 
-def _spectral_start(layer: nn.Conv1d | nn.Conv2d, init: Init) -> Tensor:
+def _spectral_start(layer: Convolution, init: Init) -> Tensor:
     if init == "orthogonal":
         return bcop_kernel(*_orthogonal_start(layer, init))
     if init == "kaiming":

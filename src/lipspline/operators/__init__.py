@@ -1,29 +1,32 @@
 """Measurement operators H with their exact adjoint and bounds on their norm."""
 
-from lipspline.operators.base import LinearOperator
-from lipspline.operators.blur import Blur
+from lipspline.operators._espirit import espirit
+from lipspline.operators._fbp import fbp
+from lipspline.operators.base import LinearOperator, Space
 from lipspline.operators.coils import MultiCoilMRI, compress_coils, simulated_maps
-from lipspline.operators.ct import ParallelBeamCT
-from lipspline.operators.espirit import espirit
-from lipspline.operators.fbp import fbp
-from lipspline.operators.matrix import Matrix
+from lipspline.operators.ct import ParallelBeamCT, WeightedCT
+from lipspline.operators.elementary import Blur, Identity, Inpainting, Matrix
+from lipspline.operators.fan import FanBeamCT
 from lipspline.operators.mri import MRI, cartesian_mask
-from lipspline.operators.pointwise import Identity, Inpainting
-from lipspline.operators.space import Space
+from lipspline.operators.noncartesian import NonCartesianMRI, radial_trajectory
 
 __all__ = [
     "MRI",
     "Blur",
+    "FanBeamCT",
     "Identity",
     "Inpainting",
     "LinearOperator",
     "Matrix",
     "MultiCoilMRI",
+    "NonCartesianMRI",
     "ParallelBeamCT",
     "Space",
+    "WeightedCT",
     "cartesian_mask",
     "compress_coils",
     "espirit",
     "fbp",
+    "radial_trajectory",
     "simulated_maps",
 ]

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from lipspline._infra import checks
-from lipspline.operators.base import LinearOperator, rayleigh_lower_bound
-from lipspline.operators.mri import CONVENTIONS, Convention, check_mask
-from lipspline.operators.space import Space
+from lipspline.operators.base import LinearOperator, Space, rayleigh_lower_bound
+from lipspline.operators.mri import CONVENTIONS, Convention, Images, check_mask
 
 
 @final
@@ -20,7 +19,7 @@ class MultiCoilMRI(LinearOperator):
     Args:
         mask: bool `(W,)` or `(H, W)`, low frequencies in the middle, as for `MRI`.
         maps: complex `(C, H, W)`, or `(B, C, H, W)` for a batch of B images with maps of their own.
-        convention: as for `MRI`.
+        convention, images: as for `MRI`.
 
     `x` is `(B, 1, H, W)`; `y` is complex `(B, C, H, W)`. Where nothing was measured the adjoint ignores `y`. Where
     all maps are zero, as `espirit` makes them where there is no signal, so is the image: its `support` is the rest.
@@ -33,9 +32,9 @@ class MultiCoilMRI(LinearOperator):
         torch.Size([2, 4, 32, 32])
     """
 
-    def __init__(self, mask: Tensor, maps: Tensor, *, convention: Convention = "paper"):
-        self._fourier = CONVENTIONS[checks.one_of("convention", convention, CONVENTIONS)]
-        self.maps = _check_maps(maps)
+    def __init__(self, mask: Tensor, maps: Tensor, *, convention: Convention = "paper", images: Images | None = None):
+        self._fourier = CONVENTIONS[checks.one_of("convention", convention, CONVENTIONS)].of(images)
+        self.maps = check_maps(maps)
         self.mask = mask = check_mask(mask)
         plane = tuple(maps.shape[-2:])
         if mask.shape != plane[-mask.ndim :]:
@@ -113,16 +112,21 @@ def compress_coils(kspace: Tensor, coils: int) -> Tensor:
         >>> compress_coils(torch.ones(8, 16, 16, dtype=torch.complex64), 3).shape
         torch.Size([3, 16, 16])
     """
+    return (strongest_combinations(kspace, coils).mH @ kspace.flatten(-2)).unflatten(-1, kspace.shape[-2:])
+
+
+def strongest_combinations(kspace: Tensor, coils: int) -> Tensor:
+    """Orthonormal columns `(C, coils)`, or `(B, C, coils)`: the combinations of coils that carry most energy."""
     available = kspace.shape[-3]
     if not 1 <= coils <= available:
         raise ValueError(f"compress_coils can make 1 to {available} coils of {available}, but was asked for {coils}.")
     samples = kspace.flatten(-2)
     _, directions = torch.linalg.eigh(samples @ samples.mH)  # in ascending order
-    strongest = directions.flip(-1)[..., :coils]
-    return (strongest.mH @ samples).unflatten(-1, kspace.shape[-2:])
+    return directions.flip(-1)[..., :coils]
 
 
-def _check_maps(maps: Tensor) -> Tensor:
+def check_maps(maps: Tensor) -> Tensor:
+    """Return coil maps if they are complex, finite and not zero everywhere."""
     if maps.ndim not in (3, 4) or not maps.is_complex():
         raise ValueError(
             f"Coil maps must be complex with shape (C, H, W) or (B, C, H, W), but are {maps.dtype} with shape "

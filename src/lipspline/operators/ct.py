@@ -1,7 +1,7 @@
-"""Parallel-beam computed tomography with the Joseph projector and its exact transpose [sec:exp_pnp]."""
+"""Parallel-beam computed tomography with the Joseph projector and its exact transpose [sec:exp_pnp]; weighted rays."""
 
 from functools import cached_property
-from math import pi, sqrt
+from math import isfinite, pi, sqrt
 from typing import NamedTuple, Self, final
 
 import torch
@@ -9,8 +9,9 @@ from torch import Tensor
 
 from lipspline._infra import checks
 from lipspline.kernels.joseph import LANES, line_spread, line_sums
-from lipspline.operators.base import LinearOperator
-from lipspline.operators.space import Space
+from lipspline.operators.base import LinearOperator, Space
+
+SMALLEST = 1e-30  # of the largest pixel of the positive images in `collatz_wielandt`
 
 
 class Orbits(NamedTuple):
@@ -20,12 +21,14 @@ class Orbits(NamedTuple):
     group: `(A,)`, the group of each original angle.
     lane: `(A,)`, which of the four pictures made by `to_lanes` shows it under the angle of its group.
     reversed: `(A,)` bool, whether the detector runs the other way.
+    mirrored: `(O,)` bool, whether all angles of a group are reversed; else reversed ones have those that are not.
     """
 
     angles: Tensor
     group: Tensor
     lane: Tensor
     reversed: Tensor
+    mirrored: Tensor
 
 
 @final
@@ -38,9 +41,10 @@ class ParallelBeamCT(LinearOperator):
     Args:
         size: N, the image has N x N pixels.
         angles: how many, spread evenly over [0, π); or the angles themselves, in radians.
-        detectors: D, the number of rays for each angle, their middle on the centre of the image.
+        detectors: D, the number of rays for each angle.
         spacing: from one ray to the next; by default the D detector cells span the diagonal of the image.
-        pixel: the side of a pixel; `spacing` and the integrals are in this unit of length.
+        pixel: the side of a pixel; `spacing`, `offset` and the integrals are in this unit of length.
+        offset: s of the middle of the detector; zero if the axis of rotation is projected onto the middle.
 
     Example:
         >>> import torch
@@ -53,14 +57,22 @@ class ParallelBeamCT(LinearOperator):
     """
 
     def __init__(
-        self, size: int, angles: int | Tensor, detectors: int, spacing: float | None = None, *, pixel: float = 1.0
+        self,
+        size: int,
+        angles: int | Tensor,
+        detectors: int,
+        spacing: float | None = None,
+        *,
+        pixel: float = 1.0,
+        offset: float = 0.0,
     ):
         self.size = checks.at_least("size", size, 2)
         self.detectors = checks.at_least("detectors", detectors, 1)
         self.pixel = checks.positive("pixel", pixel)
         self.spacing = checks.positive("spacing", size * sqrt(2) * pixel / detectors if spacing is None else spacing)
-        self.angles = _as_angles(angles)
-        self.orbits = group_by_symmetry(self.angles)
+        self.offset = finite_number("offset", offset)
+        self.angles = as_angles(angles, pi)
+        self.orbits = group_by_symmetry(self.angles, apart=self.offset != 0)
         self._start, self._step, self._weight = _joseph_lines(self)
         self.slots = detector_slots(self.orbits, detectors)
         self.domain, self.codomain = Space((1, size, size)), Space((1, len(self.angles), detectors))
@@ -75,7 +87,7 @@ class ParallelBeamCT(LinearOperator):
         return cls(size, angles, detectors, pixel=256 / size)
 
     def _apply(self, x: Tensor) -> Tensor:
-        sums = line_sums(_pad(to_lanes(x.squeeze(1))), self._start, self._step, self.detectors)
+        sums = line_sums(pad_columns(to_lanes(x.squeeze(1))), self._start, self._step, self.detectors)
         sums = sums * self._weight.to(x.dtype)
         return sums.flatten(1)[:, self.slots].view(-1, 1, len(self.angles), self.detectors)
 
@@ -86,29 +98,19 @@ class ParallelBeamCT(LinearOperator):
 
     def norm_bounds(self) -> tuple[float, float]:
         """For every x > 0, ‖Hx‖²/‖x‖² <= ‖H‖² <= max_i (HᵀHx)_i/x_i: Collatz-Wielandt, since H >= 0 entrywise."""
-        return self._collatz_wielandt
+        return self._bounds
 
     def smallest_singular_value(self) -> float | None:
         """None: small singular values of a projector are not worth a bound."""
         return None
 
     @cached_property
-    def _collatz_wielandt(self) -> tuple[float, float]:
-        x = torch.ones(1, 1, self.size, self.size, dtype=torch.float64, device=self._start.device)
-        lower, upper = 0.0, float("inf")
-        for _ in range(100):
-            image = self.adjoint(self.forward(x))
-            lower = max(lower, float((x * image).sum() / x.square().sum()))
-            upper = min(upper, float((image / x).max()))
-            if upper <= (1 + 1e-4) * lower:
-                break
-            x = image / image.max()
-        # sums of at most N + D nonnegative terms in float64: the relative round-off stays far below 1e-9
-        return sqrt(lower) * (1 - 1e-9), sqrt(upper) * (1 + 1e-9)
+    def _bounds(self) -> tuple[float, float]:
+        return collatz_wielandt(self, self._start.device)
 
     def _refuse_blind_geometry(self) -> None:
         span, width = self.detectors * self.spacing, self.size * self.pixel
-        if span < width * (1 - 1e-9):
+        if span < (width - self.pixel) * (1 - 1e-9):
             raise ValueError(
                 f"{self.detectors} detectors {self.spacing:g} apart span {span:g}, but the image is {width:g} wide: "
                 f"from no angle would all of it be seen. Use more detectors or a larger spacing; the default spans the "
@@ -123,27 +125,106 @@ class ParallelBeamCT(LinearOperator):
             )
 
 
-def group_by_symmetry(angles: Tensor) -> Orbits:
-    """Bring every angle into [0, π/4] by a symmetry of the square and a reversal of the detector."""
+@final
+class WeightedCT(LinearOperator):
+    """A projector with its rays weighted, `x -> √w (H x)`: what weighted least squares measures with.
+
+    Data with noise of variance `n² / w`, multiplied by √w, have noise n everywhere. A ray of weight zero is not used.
+
+    Args:
+        geometry: H.
+        weights: w >= 0, `(A, D)`.
+
+    Example:
+        >>> import torch
+        >>> H = ParallelBeamCT(16, 12, 23)
+        >>> weights = torch.ones(12, 23)
+        >>> weights[:, 5] = 0  # a dead detector
+        >>> WeightedCT(H, weights).norm_bounds()[1] <= H.norm_bounds()[1]
+        True
+    """
+
+    def __init__(self, geometry: LinearOperator, weights: Tensor):
+        if weights.shape != geometry.codomain.shape[1:] or not weights.is_floating_point():
+            raise ValueError(
+                f"The weights of {geometry!r} are real numbers {geometry.codomain.shape[1:]}, but got "
+                f"{tuple(weights.shape)} of {weights.dtype}."
+            )
+        checks.finite("weights", weights)
+        if weights.min() < 0 or weights.max() == 0:
+            raise ValueError(
+                f"Weights of rays are not negative and not all zero, but lie in [{float(weights.min()):g}, "
+                f"{float(weights.max()):g}]."
+            )
+        self.geometry, self.root = geometry, weights.double().sqrt()
+        self.domain, self.codomain = geometry.domain, geometry.codomain
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return self.geometry.forward(x) * self.root.to(x.dtype)
+
+    def _apply_adjoint(self, y: Tensor) -> Tensor:
+        return self.geometry.adjoint(y * self.root.to(y.dtype))
+
+    def norm_bounds(self) -> tuple[float, float]:
+        """Collatz-Wielandt, as for the projector: √w H has no negative entries either."""
+        return self._bounds
+
+    def smallest_singular_value(self) -> float | None:
+        """None, as for the projector."""
+        return None
+
+    @cached_property
+    def _bounds(self) -> tuple[float, float]:
+        return collatz_wielandt(self, self.root.device)
+
+
+def collatz_wielandt(operator: LinearOperator, device: torch.device | None = None) -> tuple[float, float]:
+    """Bounds on the norm of an operator without negative entries, close to each other.
+
+    For every x > 0, ‖Hx‖²/‖x‖² <= ‖H‖² <= max_i (HᵀHx)_i/x_i. The iteration x <- HᵀHx brings the two together; it may
+    stop anywhere. Pixels that no ray meets belong to columns of zeros, which do not change the norm.
+    """
+    x = operator.domain.sample(device=device).fill_(1.0)
+    seen, lower, upper = None, 0.0, float("inf")
+    for step in range(1000):
+        image = operator.adjoint(operator.forward(x))
+        seen = image > 0 if seen is None else seen
+        lower = max(lower, float((x * image).sum() / x.square().sum()))
+        upper = min(upper, float((image / x)[seen].max()))
+        if upper <= (1 + (1e-4 if step < 30 else 1e-3 if step < 200 else 1e-2)) * lower:
+            break
+        x = torch.where(seen, (image / image.max()).clamp_min(SMALLEST), SMALLEST)
+    # sums of nonnegative terms in float64, fewer than 1e6 of them: the relative round-off stays below 1e-9
+    return sqrt(lower) * (1 - 1e-9), sqrt(upper) * (1 + 1e-9)
+
+
+def group_by_symmetry(angles: Tensor, *, apart: bool = False) -> Orbits:
+    """Bring every angle into [0, π/4] by a symmetry of the square and a reversal of the detector.
+
+    Args:
+        apart: reversed angles have groups of their own, because the detector is not the same when it is reversed.
+    """
     half_turns = torch.floor(angles / pi)
     phi = angles - half_turns * pi
     quarter = torch.round(phi / (pi / 2))
     offset = phi - quarter * (pi / 2)
     lane = torch.where(quarter == 1, torch.where(offset < 0, 2, 3), torch.where(offset < 0, 1, 0))
-    keys, group = torch.unique(torch.round(offset.abs() * 1e12), return_inverse=True)
-    return Orbits(keys / 1e12, group, lane, (half_turns % 2 == 1) ^ (quarter == 2))
+    turned = (half_turns % 2 == 1) ^ ((quarter == 2) & (offset >= 0))
+    labels = 2 * torch.round(offset.abs() * 1e12) + (turned if apart else 0)
+    keys, group = torch.unique(labels, return_inverse=True)
+    return Orbits(torch.floor(keys / 2) / 1e12, group, lane, turned, keys % 2 == 1)
 
 
 def to_lanes(x: Tensor) -> Tensor:
-    """`(B, N, N) -> (B, N, N, 4)`: the image seen under -θ, π/2 - θ and π/2 + θ beside the one seen under θ."""
+    """`(B, N, N) -> (B, N, N, 4)`: the image seen under π - θ, π/2 - θ and π/2 + θ beside the one seen under θ."""
     mirrored = x.flip(-2)
-    return torch.stack([x, mirrored, mirrored.flip(-1).mT, mirrored.mT], dim=-1)
+    return torch.stack([x, x.flip(-1), mirrored.flip(-1).mT, mirrored.mT], dim=-1)
 
 
 def from_lanes(lanes: Tensor) -> Tensor:
     """The transpose of `to_lanes`: undo the four symmetries and add up."""
     same, mirrored, swapped, turned = lanes.unbind(-1)
-    return same + (mirrored + swapped.mT.flip(-1) + turned.mT).flip(-2)
+    return same + mirrored.flip(-1) + (swapped.mT.flip(-1) + turned.mT).flip(-2)
 
 
 def detector_slots(orbits: Orbits, detectors: int) -> Tensor:
@@ -166,16 +247,19 @@ def _joseph_lines(geometry: ParallelBeamCT) -> tuple[Tensor, Tensor, Tensor]:
     middle = (geometry.size - 1) / 2
     row = torch.arange(geometry.size, dtype=torch.float64)
     step = (geometry.spacing / geometry.pixel / theta.cos()).expand(-1, geometry.size)
-    start = 1 + middle + (row - middle) * theta.tan() - (geometry.detectors - 1) / 2 * step
+    offset = geometry.offset * (1 - 2 * geometry.orbits.mirrored.double()).unsqueeze(1)
+    first = offset / geometry.spacing - (geometry.detectors - 1) / 2
+    start = 1 + middle + (row - middle) * theta.tan() + first * step
     return start, step.contiguous(), (geometry.pixel / theta.cos()).unsqueeze(-1)
 
 
-def _pad(lanes: Tensor) -> Tensor:
+def pad_columns(lanes: Tensor) -> Tensor:
     """One zero column on either side, towards which the interpolation fades out."""
     return torch.nn.functional.pad(lanes, (0, 0, 1, 1))
 
 
-def _as_angles(angles: int | Tensor) -> Tensor:
+def as_angles(angles: int | Tensor, arc: float) -> Tensor:
+    """Angles in radians as they are given, or so many spread evenly over [0, arc)."""
     if isinstance(angles, Tensor):
         if angles.ndim != 1 or len(angles) == 0 or not angles.is_floating_point():
             raise ValueError(
@@ -184,4 +268,11 @@ def _as_angles(angles: int | Tensor) -> Tensor:
             )
         return checks.finite("angles", angles).detach().double().cpu()
     count = checks.at_least("angles", angles, 1, "Angles in radians are given as a tensor.")
-    return torch.arange(count, dtype=torch.float64) * (pi / count)
+    return torch.arange(count, dtype=torch.float64) * (arc / count)
+
+
+def finite_number(name: str, value: float) -> float:
+    """Return a number if it is finite."""
+    if not isfinite(value):
+        raise ValueError(f"{name} must be a finite number, but is {value!r}.")
+    return float(value)

@@ -1,7 +1,7 @@
 """Single-coil Cartesian MRI: some columns of the orthonormal Fourier transform [sec:exp_pnp]."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import floor, sqrt
 from typing import Literal, final
@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from lipspline._infra import checks
-from lipspline.operators.base import LinearOperator
-from lipspline.operators.space import Field, Space
+from lipspline.operators.base import Field, LinearOperator, Space
 
 PLANE = (-2, -1)
 
@@ -57,7 +56,13 @@ class Fourier:
         """The real part where images are real: the adjoint of reading a real image as a complex one."""
         return x.real if self.images == "real" else x
 
+    def of(self, images: "Images | None") -> "Fourier":
+        """The same for images of another field; as it is if None."""
+        return self if images is None else replace(self, images=IMAGES[checks.one_of("images", images, IMAGES)])
 
+
+Images = Literal["real", "complex"]
+IMAGES: dict[str, Field] = {"real": "real", "complex": "complex"}
 Convention = Literal["paper", "centred"]
 CONVENTIONS: dict[str, Fourier] = {
     "paper": Fourier(uncentred_fft, uncentred_ifft, zero_first=True, images="real"),
@@ -74,6 +79,7 @@ class MRI(LinearOperator):
             `(W,)` serves images of any height.
         convention: "paper" for real images and k-space with frequency zero first (the adjoint takes the real part);
             "centred" for complex images and k-space with frequency zero in the middle, as scanners' files have it.
+        images: "real" or "complex", if not as the convention has them; for real ones the adjoint takes the real part.
 
     `x` is `(B, 1, H, W)`; `y` is complex `(B, 1, H, W)`. Where nothing was measured the adjoint ignores `y`.
 
@@ -85,8 +91,8 @@ class MRI(LinearOperator):
         (torch.Size([1, 1, 48, 64]), 1, (1.0, 1.0))
     """
 
-    def __init__(self, mask: Tensor, *, convention: Convention = "paper"):
-        self._fourier = CONVENTIONS[checks.one_of("convention", convention, CONVENTIONS)]
+    def __init__(self, mask: Tensor, *, convention: Convention = "paper", images: Images | None = None):
+        self._fourier = CONVENTIONS[checks.one_of("convention", convention, CONVENTIONS)].of(images)
         self.mask = mask = check_mask(mask)
         self._kept = self._fourier.from_centred(torch.atleast_2d(mask))
         shape = (1, None if mask.ndim == 1 else mask.shape[0], mask.shape[-1])

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from lipspline._infra import checks
-from lipspline.paper import config, denoising, fitting, scans, w1_mixtures, w1_mnist, wgan
+from lipspline.paper import certified_digits, config, denoising, fitting, priors, scans, w1_mixtures, w1_mnist, wgan
 from lipspline.paper.config import Place
 from lipspline.paper.experiment import Expectation, Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
+    "certified": certified_digits.EXPERIMENT,
     "ct": scans.CT_EXPERIMENT,
     "denoising": denoising.DENOISING,
     "fitting": fitting.EXPERIMENT,
     "mri": scans.MRI_EXPERIMENT,
+    "priors": priors.PRIORS_EXPERIMENT,
     "multicoil": scans.MULTICOIL_EXPERIMENT,
     "regions": denoising.REGIONS,
     "w1-mixtures": w1_mixtures.EXPERIMENT,

@@ -20,7 +20,7 @@ from lipspline.functional.quality import psnr, ssim
 from lipspline.paper.config import Count, Natural, Positive, Several, to_json
 from lipspline.paper.experiment import Context, Outcome
 from lipspline.paper.networks import Family, Source
-from lipspline.pnp import Problem, Trial, fbs, lipschitz_bound, tune
+from lipspline.pnp import Trial, ValidationProblem, fbs, lipschitz_bound, tune
 from lipspline.training.log import Record
 
 TRIALS_A_REFINEMENT = 8  # for the progress bar: six neighbours of the best pair, and a step or two towards it
@@ -124,8 +124,8 @@ class ScanKind:
     """
 
     read: Callable[[Path], Sequence[Any]]
-    measure: Callable[[Any, Any, str, int], Problem]
-    baselines: Mapping[str, Callable[[Problem], Tensor]]
+    measure: Callable[[Any, Any, str, int], ValidationProblem]
+    baselines: Mapping[str, Callable[[ValidationProblem], Tensor]]
 
 
 @dataclass(frozen=True)
@@ -259,18 +259,18 @@ def from_text(text: Mapping[str, Any]) -> Tensor:
     return torch.frombuffer(pixels, dtype=torch.uint8).view(*text["shape"]) / 255
 
 
-Reconstruct = Callable[[Problem], tuple[Tensor, dict[str, Any]]]
+Reconstruct = Callable[[ValidationProblem], tuple[Tensor, dict[str, Any]]]
 Tick = Callable[[int, float], None]
 
 
-def _direct(baseline: Callable[[Problem], Tensor]) -> Reconstruct:
+def _direct(baseline: Callable[[ValidationProblem], Tensor]) -> Reconstruct:
     return lambda problem: (baseline(problem), {})
 
 
 def _plug_and_play(denoiser: Callable[[Tensor], Tensor], beta: float, final: Final) -> Reconstruct:
     """Solve with the theorem checked; accelerated, which does not touch it."""
 
-    def reconstruct(problem: Problem) -> tuple[Tensor, dict[str, Any]]:
+    def reconstruct(problem: ValidationProblem) -> tuple[Tensor, dict[str, Any]]:
         solution = fbs(
             problem.y,
             problem.H,
@@ -333,7 +333,7 @@ def _grid(family: Family, search: Search) -> dict[float, Any]:
 
 def _cases(
     images: Images, scan: Any, measurement: ScanKind, context: Context
-) -> Iterator[tuple[str, Callable[[], Problem]]]:
+) -> Iterator[tuple[str, Callable[[], ValidationProblem]]]:
     """The images by their number, each with what measures it."""
     subjects = measurement.read(data_dir(context.data) / images.file)
     for number in images.numbers(len(subjects)):

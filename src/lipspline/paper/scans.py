@@ -17,12 +17,12 @@ from lipspline.formats.kspace import Kspace
 from lipspline.formats.validation import FileError
 from lipspline.imaging.problem import add_kspace_noise, add_sinogram_noise
 from lipspline.operators import MRI, MultiCoilMRI, ParallelBeamCT, cartesian_mask, espirit, simulated_maps
-from lipspline.operators.espirit import UNCROPPED
-from lipspline.operators.fbp import fbp
+from lipspline.operators._espirit import UNCROPPED
+from lipspline.operators._fbp import fbp
 from lipspline.paper import gains
 from lipspline.paper.config import Amount, Count, Positive
 from lipspline.paper.reconstruction import DenoiserComparison, ScanKind
-from lipspline.pnp import Problem
+from lipspline.pnp import ValidationProblem
 
 # Single-coil MRI
 
@@ -78,14 +78,14 @@ def add_noise(y: Tensor, mask: Tensor, noise: float, name: str, seed: int) -> Te
     return add_kspace_noise(y, mask, noise, generator(seed, "noise", name))
 
 
-def measure_mri(image: Tensor, scan: MriScan, name: str, seed: int) -> Problem:
+def measure_mri(image: Tensor, scan: MriScan, name: str, seed: int) -> ValidationProblem:
     """`y = M F x + n` [sec:exp_pnp]."""
     mask = draw_mask(scan, image.shape[-1], name, seed)
     H = MRI(mask)
-    return Problem(add_noise(H.forward(image), mask, scan.noise, name, seed), H, image)
+    return ValidationProblem(add_noise(H.forward(image), mask, scan.noise, name, seed), H, image)
 
 
-def zero_fill(problem: Problem) -> Tensor:
+def zero_fill(problem: ValidationProblem) -> Tensor:
     """`Hᵀ y`."""
     return problem.H.adjoint(problem.y)
 
@@ -135,23 +135,23 @@ def read_multicoil(path: Path) -> Sequence[Tensor | Kspace]:
     return [replace(one, data=data[None]) for one in measured for data in one.data]
 
 
-def measure_multicoil(subject: Tensor | Kspace, scan: CoilScan, name: str, seed: int) -> Problem:
+def measure_multicoil(subject: Tensor | Kspace, scan: CoilScan, name: str, seed: int) -> ValidationProblem:
     """`y_c = M F S_c x + n_c`; the operator knows only the maps that ESPIRiT finds in y [sec:exp_pnp]."""
     if isinstance(subject, Kspace):
         return undersample(subject, scan, name, seed)
     mask = draw_mask(scan.sampling, subject.shape[-1], name, seed)
     maps = simulated_maps(scan.coils, (subject.shape[-2], subject.shape[-1]))
     y = add_noise(MultiCoilMRI(mask, maps).forward(subject), mask, scan.noise, name, seed)
-    return Problem(y, MultiCoilMRI(mask, espirit(y[0], crop=UNCROPPED)), subject)
+    return ValidationProblem(y, MultiCoilMRI(mask, espirit(y[0], crop=UNCROPPED)), subject)
 
 
-def undersample(kspace: Kspace, scan: CoilScan, name: str, seed: int) -> Problem:
+def undersample(kspace: Kspace, scan: CoilScan, name: str, seed: int) -> ValidationProblem:
     """Drop columns of measured k-space; the truth is the magnitude of the image from all of them."""
     full = kspace.data
     truth = _operator(torch.ones(full.shape[-1], dtype=torch.bool), full).adjoint(full).abs()
     mask = draw_mask(scan.sampling, full.shape[-1], name, seed)
     y = full * mask / truth.max()
-    return Problem(y, _operator(mask, y), truth / truth.max())
+    return ValidationProblem(y, _operator(mask, y), truth / truth.max())
 
 
 def _operator(mask: Tensor, y: Tensor) -> MultiCoilMRI:
@@ -188,11 +188,11 @@ def read_attenuations(path: Path) -> list[Tensor]:
     return [unit_maximum(ct.attenuation(image)) for image in ct.read(path).slices]
 
 
-def measure_ct(image: Tensor, scan: CtScan, name: str, seed: int) -> Problem:
+def measure_ct(image: Tensor, scan: CtScan, name: str, seed: int) -> ValidationProblem:
     """`y = H x + n` with parallel beams; the solver starts at the smoothest filtered backprojection [sec:exp_pnp]."""
     H = _geometry(image.shape[-1], scan.angles, scan.detectors)
     y = add_sinogram_noise(H.forward(image), scan.noise, generator(seed, "noise", name))
-    return Problem(y, H, image, fbp(y, H, filter="hann"))
+    return ValidationProblem(y, H, image, fbp(y, H, filter="hann"))
 
 
 @cache
@@ -200,13 +200,13 @@ def _geometry(size: int, angles: int, detectors: int) -> ParallelBeamCT:
     return ParallelBeamCT.paper(size, angles=angles, detectors=detectors)
 
 
-def sharpest(problem: Problem) -> Tensor:
+def sharpest(problem: ValidationProblem) -> Tensor:
     """Filtered backprojection with the bare ramp, as in the paper: its PSNR falls by 5 dB as noise doubles."""
     assert isinstance(problem.H, ParallelBeamCT)
     return fbp(problem.y, problem.H)
 
 
-def smoothest(problem: Problem) -> Tensor:
+def smoothest(problem: ValidationProblem) -> Tensor:
     """Filtered backprojection with the window that suppresses most noise: a stronger rival."""
     assert isinstance(problem.H, ParallelBeamCT)
     return fbp(problem.y, problem.H, filter="hann")

@@ -62,7 +62,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Check:
+class TransportCheck:
     """A comparison with exact discrete optimal transport on `samples` samples, for one network."""
 
     dimension: Count
@@ -80,7 +80,7 @@ class MixtureSettings:
     estimate: MonteCarlo
     networks: dict[str, NetworkSpec]
     known: Known
-    check: Check
+    check: TransportCheck
     options: Options = field(default_factory=dict)
 
     def __post_init__(self):

@@ -1,11 +1,33 @@
-"""What is proven about a reconstruction, and what was measured while it ran."""
+"""What is proven about a reconstruction, and what is measured: the adjoint, round-off, and the residual in float64."""
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from lipspline.pnp.guarantee import Estimate, Pairing, Setting, Tier
-from lipspline.pnp.objective import ObjectiveSetting
+import torch
+from torch import Tensor, nn
+
+from lipspline._infra import checks
+from lipspline.certification.round_off import EPS, UnknownRoundOff, evaluate_exactly
+from lipspline.operators import LinearOperator
+from lipspline.pnp.batch import ImageRun, Status, inner, norms
+from lipspline.pnp.guarantee import Denoiser, Estimate, ObjectiveSetting, Setting, Tier, contracts
+
+# An adjoint that is off by more than this is another operator, not round-off in float32.
+ADJOINT_TOLERANCE = 1e-4
+# Round-off of H and Hᵀ in float64, in units of eps times the norms involved: sums of up to thousands of terms.
+OPERATOR_TERMS = 1e4
+# An operator that computes in less than float64 is known by its adjoint: this many times what was measured is allowed.
+PAIRING_MARGIN = 10.0
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """How well `H.adjoint` is the adjoint of `H.forward`, and the largest stretch of H seen on the way."""
+
+    error: float
+    stretch: float
 
 
 @dataclass(frozen=True)
@@ -28,6 +50,31 @@ class ReconstructionCertificate:
     """Bound on the distance `‖x - x*‖` to the fixed point, where the iteration is a contraction."""
     distance_note: str = ""
     """Why there is no bound on the distance, if there is none."""
+
+    @classmethod
+    def of(
+        cls,
+        setting: Setting | ObjectiveSetting,
+        violations: Sequence[str],
+        pairing: Pairing,
+        runs: Sequence[ImageRun],
+        distance: float | None,
+        distance_note: str,
+    ) -> "ReconstructionCertificate":
+        """The certificate of a batch from the record of each image."""
+        longest = max(runs, key=lambda run: run.steps)
+        return cls(
+            setting=setting,
+            violations=tuple(violations),
+            pairing=pairing,
+            converged=all(run.converged for run in runs),
+            residual=max(run.residuals[-1] for run in runs),
+            tol=runs[0].tol,
+            plain_steps=longest.steps - longest.accelerated,
+            accelerated_steps=longest.accelerated,
+            distance=distance,
+            distance_note=distance_note,
+        )
 
     @property
     def guaranteed(self) -> bool:
@@ -102,3 +149,166 @@ def _finite(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return value
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A reconstruction and the evidence for it; `images` has the story of each image of the batch."""
+
+    value: Tensor
+    """The reconstructions `(B, ...)`: always finite, whether converged or not."""
+    images: tuple[ImageRun, ...]
+    certificate: ReconstructionCertificate
+
+    @property
+    def converged(self) -> bool:
+        """Whether every image reached the tolerance."""
+        return all(image.converged for image in self.images)
+
+    @property
+    def reason(self) -> str:
+        """Why the iteration ended, for the first image that did not converge, if any."""
+        return next((image.reason for image in self.images if not image.converged), Status.CONVERGED.sentence)
+
+    @property
+    def steps(self) -> int:
+        """Steps taken by the image that needed most."""
+        return max(image.steps for image in self.images)
+
+    @property
+    def denoiser_calls(self) -> int:
+        """Calls of the denoiser, each for all images still running."""
+        return max(image.calls for image in self.images)
+
+    @property
+    def residuals(self) -> list[float]:
+        """Relative residual `‖x_{k+1} - x_k‖ / ‖x_k‖` of the worst image after each call of the denoiser."""
+        curves = [image.residuals for image in self.images]
+        return [max(curve[min(k, len(curve) - 1)] for curve in curves) for k in range(self.denoiser_calls)]
+
+    def __str__(self) -> str:
+        done = sum(image.converged for image in self.images)
+        head = f"{done} of {len(self.images)} images converged in {self.denoiser_calls} calls: {self.reason}"
+        return f"{head}\n{self.certificate}"
+
+
+def measure_pairing(H: LinearOperator, x: Tensor) -> Pairing:
+    r"""Try the adjoint of `H` on random tensors like the images `x`.
+
+    The error is the larger of `|⟨Hx, y⟩ - ⟨x, Hᵀy⟩| / (‖Hx‖ ‖y‖)` and `|‖Hx‖² - ⟨x, HᵀHx⟩| / ‖Hx‖²`: with signed noise
+    the first alone is blind to a wrong scale.
+    """
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
+    hx = H.forward(x)
+    y = torch.randn(hx.shape, generator=generator, dtype=hx.dtype).to(hx.device)
+    hty, hthx = H.adjoint(y), H.adjoint(hx)
+    size = norms(hx)
+    if not torch.isfinite(size).all():
+        raise ValueError(f"{H!r} maps a random image to NaN or infinity.")
+    if not (size > 0).all():
+        raise ValueError(f"{H!r} maps a random image to zero: there is nothing to reconstruct from.")
+    cross = (inner(hx, y) - inner(x, hty)).abs() / (size * norms(y))
+    square = (size**2 - inner(x, hthx)).abs() / size**2
+    return Pairing(float(torch.maximum(cross, square).max()), float((norms(hthx) / size).max()))
+
+
+def pairing_violations(pairing: Pairing, upper: float) -> list[str]:
+    """What the measured pairing says against the operator's own promises."""
+    found = []
+    if not pairing.error <= ADJOINT_TOLERANCE:
+        found.append(
+            f"The adjoint of the operator is off by {pairing.error:.2g} (relative), so Hᵀ(Hx - y) is not the gradient "
+            f"of the data term. Use an operator whose adjoint is exact to {ADJOINT_TOLERANCE:g}."
+        )
+    if not pairing.stretch <= upper * (1 + ADJOINT_TOLERANCE):
+        found.append(
+            f"The operator stretches an image by {pairing.stretch:.6g}, more than the upper bound {upper:.6g} that its "
+            f"norm_bounds() gives. Correct norm_bounds()."
+        )
+    return found
+
+
+def check_norm(bounds: tuple[float, float]) -> tuple[float, float]:
+    """Return the bounds `(lower, upper)` on ‖H‖ if a step can be derived from them."""
+    lower, upper = bounds
+    if upper == math.inf:
+        raise ValueError(
+            f"No upper bound on ‖H‖ is known (a lower one is {lower:.6g}), so that no step is known to be safe. Give a "
+            f"proven one where the operator is wrapped, as norm=..., or norm='dense' if it is small."
+        )
+    checks.positive("The upper bound on the norm of the operator", upper, "The default step is 1/‖H‖².")
+    if not 0 < upper**2 < math.inf:
+        raise ValueError(
+            f"The norm of the operator, at most {upper:g}, is too small or too large to be squared. Scale it."
+        )
+    return float(lower), float(upper)
+
+
+def operator_round_off(H: LinearOperator, x: Tensor) -> float:
+    """The relative round-off of `H.forward` and `H.adjoint` on images like `x` in float64, with a wide margin."""
+    return OPERATOR_TERMS * EPS + PAIRING_MARGIN * measure_pairing(H, x).error
+
+
+@torch.no_grad()
+def distance_bound(
+    value: Tensor,
+    y: Tensor,
+    H: LinearOperator,
+    denoiser: Denoiser,
+    setting: Setting,
+    reference: Tensor | None = None,
+) -> tuple[float | None, str]:
+    """A bound on the distance of the images `value` to their fixed points, or None and why there is none.
+
+    `T(x) - x` is computed again in float64 at the image returned, whatever steps led to it, and what float64 may have
+    lost, inside the denoiser too, is added.
+    """
+    if not contracts(setting.rate):
+        return None, "the iteration is not known to be a contraction; contraction=K makes it one"
+    if not isinstance(denoiser, nn.Module):
+        return None, "the round-off inside a denoiser that is not a module is unknown"
+    x, data = wide(value), wide(y)
+    unit = operator_round_off(H, x)
+    z = x - setting.step * H.adjoint(H.forward(x) - data)
+    lost = unit * (norms(x) + setting.step * setting.norm[1] * (setting.norm[1] * norms(x) + norms(data)))
+    try:
+        parts = [_denoised(denoiser, image, bound) for image, bound in zip(z.split(1), lost.split(1), strict=True)]
+    except UnknownRoundOff as error:
+        return None, str(error)
+    denoised = torch.cat([part for part, _ in parts])
+    if H.support is not None:
+        denoised = torch.where(H.support, denoised, 0)
+    mapped = setting.contraction * (z + setting.beta * (denoised - z))
+    if reference is not None:
+        mapped = mapped + (1 - setting.contraction) * wide(reference)
+    inside = torch.cat([bound for _, bound in parts])
+    lost = setting.contraction * (setting.beta * inside + (1 - setting.beta) * lost)
+    lost = lost + 10 * EPS * (norms(x) + norms(z) + norms(denoised))
+    return setting.distance(float((norms(mapped - x) + lost).max())), ""
+
+
+@torch.no_grad()
+def denoiser_round_off(denoiser: Denoiser, x: Tensor) -> Tensor:
+    """A bound `(B,)` on the round-off of the denoiser in the precision of `x`; 0 if it cannot be looked into."""
+    nothing = torch.zeros_like(norms(x))
+    if not isinstance(denoiser, nn.Module):
+        return nothing
+    try:
+        errors = torch.cat([_denoised(denoiser, image, nothing[:1])[1] for image in wide(x).split(1)])
+    except UnknownRoundOff:
+        return nothing
+    return errors * (torch.finfo(x.dtype).eps / EPS)
+
+
+def _denoised(denoiser: nn.Module, x: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+    """The denoiser at one image, by real and imaginary part, and its error."""
+    if not x.is_complex():
+        return evaluate_exactly(denoiser, x, error)
+    parts, errors = evaluate_exactly(denoiser, torch.cat([x.real, x.imag]), error.repeat(2))
+    return torch.complex(*parts.chunk(2)), errors.square().sum().sqrt().unsqueeze(0)
+
+
+def wide(x: Tensor) -> Tensor:
+    """The same numbers in float64."""
+    return x.to(torch.complex128 if x.is_complex() else torch.float64)

@@ -18,9 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lipspline.pnp.iterate import Clock, ImageRun, Progress
-from lipspline.pnp.norms import inner, norms, pick, scale
-from lipspline.pnp.objective import ObjectiveSetting
+from lipspline.pnp.batch import Clock, ImageRun, Progress, Status, inner, norms, pick, scale, stop
+from lipspline.pnp.guarantee import ObjectiveSetting
 
 MEMORY = 10
 # The decrease c of J, and the bound b on gradients, in units of the curvature L.
@@ -29,9 +28,6 @@ DECREASE, GRADIENT = 1e-6, 10.0
 VALUE_NOISE = 20.0
 # Shorter steps along one direction, before a plain step is taken.
 TRIALS = 3
-
-BROKEN = "stopped: the energy or the operator returned NaN or infinity"
-ROUND_OFF = "not converged: no step lowers the objective any more in this precision"
 
 
 class Slope(NamedTuple):
@@ -110,7 +106,7 @@ class _Descent:
         self.slope, self.value, self.x, self.setting, self.box, self.tol = slope, value, x, setting, box, tol
         self.least = DECREASE * setting.curvature
         self.plain = 1 / (setting.curvature + max(-setting.excess, 0.0) / 2 + self.least)
-        self.runs = [ImageRun() for _ in x]
+        self.runs = [ImageRun(tol) for _ in x]
         self.running = torch.ones(len(x), dtype=torch.bool, device=x.device)
         self.here = slope(x, torch.arange(len(x), device=x.device))
         self.force = box.reduced(x, self.here.gradient)
@@ -129,9 +125,9 @@ class _Descent:
             run.residuals.append(float(residual[row]))
             run.change = float(size[row]) / self.unit
             if not math.isfinite(run.change):
-                run.reason = BROKEN
+                run.status = Status.NOT_FINITE
             elif run.residuals[-1] <= self.tol:
-                run.converged, run.reason = True, "converged"
+                run.status = Status.CONVERGED
         self.running = self.running & (residual > self.tol)  # NaN is not larger either
 
     def step(self) -> None:
@@ -156,9 +152,7 @@ class _Descent:
 
     def finish(self) -> list[ImageRun]:
         """The record of each image."""
-        for row in self.running.nonzero().squeeze(1).tolist():
-            run = self.runs[row]
-            run.reason = f"not converged: residual {run.residuals[-1]:.3g} after {run.calls} steps, tol is {self.tol:g}"
+        stop(self.runs, self.running, Status.OUT_OF_STEPS)
         return self.runs
 
     def _lower(self, candidate: Tensor, there: Slope, force: Tensor) -> Tensor:
@@ -182,8 +176,7 @@ class _Descent:
             self.runs[row].steps += 1
             self.runs[row].accelerated += int(self.trial[row]) < TRIALS
         stuck = self.running & ~taken & (self.trial >= TRIALS)
-        for row in stuck.nonzero().squeeze(1).tolist():
-            self.runs[row].reason = ROUND_OFF
+        stop(self.runs, stuck, Status.ROUND_OFF)
         self.running = self.running & ~stuck
 
     def _aim(self, taken: Tensor, shorter: Tensor) -> None:

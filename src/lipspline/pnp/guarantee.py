@@ -1,8 +1,19 @@
-r"""The theorem behind [eq:pnp_fbs] as code: its hypotheses, what it promises, and what breaks it.
+r"""The theorems behind reconstructions as code: their hypotheses, what they promise, and what breaks them.
 
-With `D_β = K (β D + (1 - β) Id)` and `D` Lipschitz with constant `L`, the iteration `T = D_β ∘ (Id - α Hᵀ(H· - y))`
-converges to a fixed point, if there is one, when `D_β` is averaged and `0 < α < 2 / ‖H‖²` [sec:PnPReconstruction].
-The paper has `K = 1`, and then `D_β` is averaged if and only if `L <= 1` is all that is known of `D`.
+**Fixed points** [eq:pnp_fbs]. With `D_β = K (β D + (1 - β) Id)` and `D` Lipschitz with constant `L`, the iteration
+`T = D_β ∘ (Id - α Hᵀ(H· - y))` converges to a fixed point, if there is one, when `D_β` is averaged and
+`0 < α < 2 / ‖H‖²` [sec:PnPReconstruction]. The paper has `K = 1`, and then `D_β` is averaged if and only if `L <= 1` is
+all that is known of `D`.
+
+**Minimisers** of `J(x) = ½‖Hx - y‖² + λ R(x) + (ε/2)‖x - r‖²` over a convex set C. Let `R + (ρ/2)‖·‖²` be convex, σ a
+lower and M an upper bound on the singular values of H, and `e = ε - λρ`. J is strongly convex with modulus
+`μ = σ² + e`. If `μ > 0`, then for all data there is exactly one minimiser, and for two data sets with differences `δ`
+of the minimisers and `δy` of the data
+
+    ‖Hδ‖² + e ‖δ‖² <= ⟨Hδ, δy⟩        (the optimality conditions, subtracted and multiplied by δ)
+
+With `s = ‖Hδ‖/‖δ‖`, which lies in [σ, M], this is `‖δ‖ <= s/(s² + e) ‖δy‖` and `‖Hδ‖ <= s²/(s² + e) ‖δy‖`; the largest
+values over [σ, M] are the constants. docs/guarantee.md has the proofs, and why the constraint only helps.
 """
 
 import math
@@ -10,20 +21,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-import torch
 from torch import Tensor, nn
 
 from lipspline._infra import checks
 from lipspline.certification import Declared, certify
-from lipspline.operators import LinearOperator
-from lipspline.pnp.norms import inner, norms
 
 Denoiser = Callable[[Tensor], Tensor]
 
-# An adjoint that is off by more than this is another operator, not round-off in float32.
-ADJOINT_TOLERANCE = 1e-4
 # A contraction by less than this is there on paper, but drowns in the round-off of float32.
 LEAST_CONTRACTION = 1e-6
+# The constants are computed by a few operations in float64: what they lose is far below this.
+OUTWARD = 1 + 1e-12
 
 
 def lipschitz_bound(denoiser: Denoiser) -> float | None:
@@ -34,6 +42,7 @@ def lipschitz_bound(denoiser: Denoiser) -> float | None:
     makes a module of any callable.
 
     Example:
+        >>> import torch
         >>> lipschitz_bound(nn.ReLU()), lipschitz_bound(torch.relu)
         (1.0, None)
     """
@@ -51,6 +60,7 @@ def vouched_reason(denoiser: Denoiser) -> str:
     """Why the bound of a denoiser, or of a part of it, is taken on somebody's word; empty if it is proven.
 
     Example:
+        >>> import torch
         >>> from lipspline.certification import declare
         >>> vouched_reason(nn.Sequential(nn.ReLU(), declare(torch.tanh, 1.0, "its slope is at most 1")))
         'its slope is at most 1'
@@ -203,7 +213,7 @@ class Setting:
         if not contracts(self.contraction) or self._bound > 1 or not 0 < self.beta <= 0.5 or self._about_step():
             return None
         s = min(max(math.sqrt(self.pull), self.smallest or 0.0), self.norm[1])
-        return s / (s**2 + self.pull) * (1 + 1e-12)
+        return s / (s**2 + self.pull) * OUTWARD
 
     @property
     def _bound(self) -> float:
@@ -248,61 +258,115 @@ def contracts(lipschitz: float) -> bool:
 
 
 @dataclass(frozen=True)
-class Pairing:
-    """How well `H.adjoint` is the adjoint of `H.forward`, and the largest stretch of H seen on the way."""
+class ObjectiveSetting:
+    """The numbers the theorems about a minimiser speak of, and what follows from them.
 
-    error: float
-    stretch: float
+    Args:
+        strength: λ, the strength of the energy.
+        convexity: ε, of the term `(ε/2)‖x - r‖²`, absolute.
+        norm: proven bounds on ‖H‖.
+        smallest: a proven positive lower bound σ on the smallest singular value of H; None if there is none.
+        lipschitz: a proven Lipschitz bound of ∇R; infinite if R has kinks.
+        weak_convexity: ρ.
+        constrained: whether images are confined to a box.
+        moving: a proven m: where energy or reference depend on the data, the gradient of J at any image changes by at
+            most `‖Hᵀδy‖ + m ‖δy‖` with them.
 
-
-def measure_pairing(H: LinearOperator, x: Tensor) -> Pairing:
-    r"""Try the adjoint of `H` on random tensors like the images `x`.
-
-    The error is the larger of `|⟨Hx, y⟩ - ⟨x, Hᵀy⟩| / (‖Hx‖ ‖y‖)` and `|‖Hx‖² - ⟨x, HᵀHx⟩| / ‖Hx‖²`: with signed noise
-    the first alone is blind to a wrong scale.
+    Example:
+        >>> setting = ObjectiveSetting(2.0, 0.01, (1.0, 1.0), None, 1.0, 0.0)
+        >>> setting.tier, [round(estimate.constant, 3) for estimate in setting.estimates()]
+        (<Tier.PROVEN: 'proven'>, [0.99, 5.0])
     """
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
-    hx = H.forward(x)
-    y = torch.randn(hx.shape, generator=generator, dtype=hx.dtype).to(hx.device)
-    hty, hthx = H.adjoint(y), H.adjoint(hx)
-    size = norms(hx)
-    if not torch.isfinite(size).all():
-        raise ValueError(f"{H!r} maps a random image to NaN or infinity.")
-    if not (size > 0).all():
-        raise ValueError(f"{H!r} maps a random image to zero: there is nothing to reconstruct from.")
-    cross = (inner(hx, y) - inner(x, hty)).abs() / (size * norms(y))
-    square = (size**2 - inner(x, hthx)).abs() / size**2
-    return Pairing(float(torch.maximum(cross, square).max()), float((norms(hthx) / size).max()))
 
+    strength: float
+    convexity: float
+    norm: tuple[float, float]
+    smallest: float | None
+    lipschitz: float
+    weak_convexity: float
+    constrained: bool = False
+    moving: float = 0.0
 
-def pairing_violations(pairing: Pairing, upper: float) -> list[str]:
-    """What the measured pairing says against the operator's own promises."""
-    found = []
-    if not pairing.error <= ADJOINT_TOLERANCE:
-        found.append(
-            f"The adjoint of the operator is off by {pairing.error:.2g} (relative), so Hᵀ(Hx - y) is not the gradient "
-            f"of the data term. Use an operator whose adjoint is exact to {ADJOINT_TOLERANCE:g}."
-        )
-    if not pairing.stretch <= upper * (1 + ADJOINT_TOLERANCE):
-        found.append(
-            f"The operator stretches an image by {pairing.stretch:.6g}, more than the upper bound {upper:.6g} that its "
-            f"norm_bounds() gives. Correct norm_bounds()."
-        )
-    return found
+    @property
+    def excess(self) -> float:
+        """`e = ε - λρ`, what the energies leave of the strong convexity; may be negative."""
+        return self.convexity - self.strength * self.weak_convexity
 
+    @property
+    def modulus(self) -> float:
+        """A lower bound on the modulus `μ = σ² + ε - λρ` of strong convexity of J; J is convex where it is positive."""
+        size = max(self.convexity, self.strength * self.weak_convexity, (self.smallest or 0.0) ** 2)
+        return (self.smallest or 0.0) ** 2 + self.excess - size * (OUTWARD - 1)
 
-def check_norm(bounds: tuple[float, float]) -> tuple[float, float]:
-    """Return the bounds `(lower, upper)` on ‖H‖ if a step can be derived from them."""
-    lower, upper = bounds
-    if upper == math.inf:
-        raise ValueError(
-            f"No upper bound on ‖H‖ is known (a lower one is {lower:.6g}), so that no step is known to be safe. Give a "
-            f"proven one where the operator is wrapped, as norm=..., or norm='dense' if it is small."
+    @property
+    def curvature(self) -> float:
+        """A bound `M² + λL + ε` on the Lipschitz constant of the gradient of J."""
+        return (self.norm[1] ** 2 + self.strength * self.lipschitz + self.convexity) * OUTWARD
+
+    @property
+    def tier(self) -> Tier:
+        """PROVEN where J is strongly convex, else DESCENT."""
+        return Tier.PROVEN if self.modulus > 0 else Tier.DESCENT
+
+    @property
+    def promise(self) -> str:
+        """What is promised, as a sentence."""
+        if self.tier is Tier.PROVEN:
+            return f"the minimiser exists and is unique: the objective is strongly convex with μ = {self.modulus:.3g}"
+        return (
+            "descent: no step raised the objective, and the steps converge to a critical point; the energy is only "
+            f"weakly convex (ρ = {self.weak_convexity:.3g}), so stability is not proven, but can be measured by "
+            "pnp.stability"
         )
-    checks.positive("The upper bound on the norm of the operator", upper, "The default step is 1/‖H‖².")
-    if not 0 < upper**2 < math.inf:
-        raise ValueError(
-            f"The norm of the operator, at most {upper:g}, is too small or too large to be squared. Scale it."
+
+    def violations(self) -> list[str]:
+        """None: what does not hold here is refused before."""
+        return []
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The numbers of this setting for a table, name and text."""
+        kind = "convex" if not self.weak_convexity else f"weakly convex, ρ <= {self.weak_convexity:.6g}"
+        smooth = f"gradient Lipschitz <= {self.lipschitz:.9g}" if math.isfinite(self.lipschitz) else "with kinks"
+        passes = [("second pass", f"its gradient moves by at most {self.moving:.6g} ‖δy‖")] if self.moving else []
+        return [
+            ("energy", f"{kind}, {smooth}"),
+            ("strength λ, ε", f"{self.strength:.6g}, {self.convexity:.6g}"),
+            *passes,
+        ]
+
+    def derived(self) -> dict[str, object]:
+        """What follows from this setting, for a document."""
+        return {"modulus": self.modulus}
+
+    def estimates(self) -> tuple[Estimate, Estimate]:
+        """How far data and image of the minimiser move with the data; not claimed where J is not strongly convex."""
+        reason = "the objective is not known to be strongly convex"
+        data = image = None
+        if self.tier is Tier.PROVEN:
+            reason, (data, image) = "", self._constants()
+        return (
+            Estimate("minimiser:data", "‖Hx1 - Hx2‖ <= c ‖y1 - y2‖", data, reason),
+            Estimate("minimiser:image", "‖x1 - x2‖ <= c ‖y1 - y2‖", image, reason),
         )
-    return float(lower), float(upper)
+
+    def distance(self, residual: float, slack: float = 0.0) -> float | None:
+        r"""A bound on the distance of x to the minimiser from a residual q and a slack A of the energy, if μ > 0.
+
+        If `J(z) >= J(x) - A + ⟨q, z - x⟩ + (μ/2)‖z - x‖²` for all z in C, with `q` of norm `residual`, then the
+        distance t of x to the minimiser has `μt² <= A + ‖q‖t`. For a smooth energy `A = 0`.
+        """
+        if self.tier is not Tier.PROVEN:
+            return None
+        return (residual + math.sqrt(residual**2 + 4 * self.modulus * slack)) / (2 * self.modulus) * OUTWARD
+
+    def _constants(self) -> tuple[float, float]:
+        low, high = self.smallest or 0.0, self.norm[1]
+        e = self.modulus - low**2
+        # with s = ‖Hδ‖/‖δ‖ in [low, high]: (s² + e)‖δ‖ <= (s + m)‖δy‖; the largest values are here, or at an end
+        m = self.moving * OUTWARD
+        top = -m + math.sqrt(max(m**2 + e, 0.0))
+        data_top = high if e >= 0 else low
+        if m > 0 and e > 0:
+            data_top = (e + math.sqrt(e**2 + m**2 * e)) / m
+        s, t = min(max(top, low), high), min(max(data_top, low), high)
+        return t * (t + m) / (t**2 + e) * OUTWARD, (s + m) / (s**2 + e) * OUTWARD

@@ -1,19 +1,19 @@
-r"""The one fixed-point loop: `x ← T(x)` for a batch of independent problems, until each image has settled.
+r"""The one fixed-point loop: `x ← T(x)` for a batch of independent problems, plain or with Anderson's acceleration.
 
 A finished image is frozen and costs no further call of the map. The loop never prints and never returns NaN: an image
 that turns bad is stopped with a reason, and its last finite iterate is returned.
 """
 
 import math
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from lipspline.pnp.anderson import Anderson
-from lipspline.pnp.norms import norms, pick
+from lipspline.pnp.batch import RECENT, Clock, ImageRun, Progress, Status, decay, inner, norms, pick, scale, stop
+
+# Added to the normal equations of unit columns: well above float64 round-off, well below what steers the weights.
+RIDGE = 1e-10
 
 FixedPointMap = Callable[[Tensor, Tensor], Tensor]
 """`T(x, rows)`: maps the iterates `x` of the images `rows` of the batch."""
@@ -30,50 +30,95 @@ AGREEING = 2
 # Where the fixed point keeps out of reach, the run ends as a plain one does, by its residual, once it has taken this
 # many times the calls that the residual took: a plain run takes more.
 PATIENCE = 4.0
-# Calls over which the fall of the residual is measured, for that estimate and for the time to go.
-RECENT = 6
-
-BROKEN = "stopped: the denoiser or the operator returned NaN or infinity"
-STRETCHED = (
-    "stopped: the iteration drove two iterates apart, which a nonexpansive map cannot do, "
-    "so the Lipschitz bound given for the denoiser, or the adjoint or norm of the operator, is wrong"
-)
-DIVERGED = "stopped: the iteration diverges, a step has become a million times as long as the first"
 
 
-@dataclass(frozen=True)
-class Progress:
-    """What a progress callback is told after every call of the map; the worst image counts."""
+class Anderson:
+    r"""Propose `x = T(x_k) - Σ_j γ_j ΔT_j` where `γ` minimises `‖g_k - Σ_j γ_j Δg_j‖`, with `g = T - Id`.
 
-    calls: int
-    residual: float
-    running: int
-    images: int
-    seconds: float
-    eta: float | None
-    """Estimated seconds to go, from how fast the residual has been falling; None while it is not falling."""
-    value: Tensor
-    """What would be returned if the iteration ended now, `(B, ...)`; to be looked at, not changed."""
+    `ΔT_j`, `Δg_j` are differences of `T` and `g` between the last `memory` points where `T` was called, so to propose
+    costs no call of `T`. A proposal is taken only if the safeguard approves of it; otherwise the next step is plain.
 
+    **The theorem.** Let `T` be averaged, as it is in [eq:pnp_fbs] under the conditions of [sec:PnPReconstruction], and
+    have a fixed point. Write the step taken as `x_{k+1} = T(x_k) + e_k`, so `e_k = 0` for a plain step. A proposal
+    is taken only if
 
-@dataclass
-class ImageRun:
-    """How the iteration went for one image of the batch."""
+    1. `‖e_k‖ <= reach · ‖g(x_k)‖`, and
+    2. `‖g(x_{k+1})‖ <= decrease · ‖g(x_k)‖` with `decrease < 1`.
 
-    converged: bool = False
-    reason: str = ""
-    steps: int = 0
-    """Steps taken, accelerated ones included; a rejected proposal is a call of the map but not a step."""
-    accelerated: int = 0
-    residuals: list[float] = field(default_factory=list)
-    """Relative residual `‖T(x) - x‖ / ‖x‖` of the current iterate x after each call of the map."""
-    change: float = math.inf
-    """Absolute residual `‖T(x) - x‖` of the last iterate x; what is returned is `T(x)`."""
+    Plain steps of a nonexpansive map do not increase `‖g‖`. So the n-th proposal taken has
+    `‖e_k‖ <= reach · decrease^(n-1) · ‖g(x_0)‖`, and `Σ ‖e_k‖` is finite: this is the Krasnosel'skii-Mann iteration
+    with summable errors, which converges to a fixed point of `T`. (For a fixed point `p`,
+    `‖x_{k+1} - p‖ <= ‖x_k - p‖ + ‖e_k‖`, so the distances to `p` converge and the iterates are bounded. Since `T` is
+    θ-averaged, `‖T(x) - p‖² <= ‖x - p‖² - (1-θ)/θ ‖g(x)‖²`; summing gives `g(x_k) → 0`, so every cluster point is a
+    fixed point, and as the distance to it converges, it is the limit.) The residuals `‖g(x_k)‖` never increase.
 
-    @property
-    def calls(self) -> int:
-        """Calls of the map for this image."""
-        return len(self.residuals)
+    A proposal that fails 2. has cost one call of `T`. After the j-th failure in a row the next `2^j - 1` steps are
+    plain, so failures in a row waste at most about log2(n) of n calls.
+
+    Where `T` has several fixed points the limit may be another one than that of the plain iteration. For `β <= 1/2` all
+    have the same `H x`, by [eq:EstForward] with `y_1 = y_2`, so that is what to compare.
+
+    An object of this class remembers one run; take a new one for the next.
+    """
+
+    def __init__(self, memory: int = 6, *, decrease: float = 0.999, reach: float = 1e4):
+        self.memory, self.decrease, self.reach = memory, decrease, reach
+        self._calls = 0
+
+    def propose(self, point: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
+        """The next point to try for each image, and where it is bolder than the plain step `image = T(point)`."""
+        if self._calls == 0:
+            self._begin(point)
+        residual = image - point
+        weights = self._weights(residual)
+        proposal = image
+        for j in range(self.memory):
+            proposal = proposal - scale(weights[:, j], self._images[j])
+        length = norms(proposal - image)
+        bold = (self._pause == 0) & (length > 0) & (length <= self.reach * norms(residual))
+        self._pause = (self._pause - 1).clamp_min(0)
+        return pick(bold, proposal, image), bold
+
+    def judge(self, moved: Tensor, mapped: Tensor, trial: Tensor, change: Tensor, bold: Tensor) -> Tensor:
+        """Learn from the candidates that were tried, and say which of them may be taken.
+
+        Args:
+            moved, mapped: from the current points to the candidates, and between their images under T, `(B, ...)`.
+            trial, change: `‖g‖` at the candidates and at the current points, `(B,)`.
+            bold: where the candidate is not the plain step.
+        """
+        self._learn(mapped, mapped - moved, torch.isfinite(trial))
+        approved = ~bold | (trial <= self.decrease * change)
+        failed = bold & ~approved
+        self._failures = torch.where(failed, self._failures + 1, torch.where(bold, 0, self._failures))
+        self._pause = torch.where(failed, 2 ** self._failures.clamp_max(30) - 1, self._pause)
+        return approved
+
+    def _begin(self, like: Tensor) -> None:
+        """No differences yet: zeros get the weight zero."""
+        self._images = [torch.zeros_like(like) for _ in range(self.memory)]
+        self._residuals = list(self._images)
+        self._gram = torch.zeros(len(like), self.memory, self.memory, dtype=torch.float64, device=like.device)
+        self._pause = self._failures = torch.zeros(len(like), dtype=torch.int64, device=like.device)
+
+    def _learn(self, images: Tensor, residuals: Tensor, finite: Tensor) -> None:
+        """Replace the oldest differences, and keep the Gram matrix `⟨Δg_i, Δg_j⟩` up to date."""
+        slot = self._calls % self.memory
+        self._calls += 1
+        zero = torch.zeros_like(images)
+        self._images[slot], self._residuals[slot] = pick(finite, images, zero), pick(finite, residuals, zero)
+        self._gram[:, slot, :] = self._gram[:, :, slot] = self._against(self._residuals[slot])
+
+    def _weights(self, residual: Tensor) -> Tensor:
+        """Least-squares weights `(B, memory)` by the normal equations of the columns scaled to unit length."""
+        length = self._gram.diagonal(dim1=1, dim2=2).sqrt()
+        length = torch.where(length > 0, length, 1.0)
+        gram = self._gram / (length[:, :, None] * length[:, None, :])
+        gram.diagonal(dim1=1, dim2=2).add_(RIDGE)
+        return torch.linalg.solve(gram, self._against(residual) / length) / length
+
+    def _against(self, g: Tensor) -> Tensor:
+        return torch.stack([inner(column, g) for column in self._residuals], dim=1)
 
 
 @torch.no_grad()
@@ -153,7 +198,7 @@ class _State:
     ):
         self._round_off = round_off
         self.tol, self.nonexpansive, self.calls = tol, nonexpansive, 1
-        self.runs = [ImageRun() for _ in start]
+        self.runs = [ImageRun(tol) for _ in start]
         self.running = torch.ones(len(start), dtype=torch.bool, device=start.device)
         mapped = evaluate(start, self.running)
         change = norms(mapped - start)
@@ -166,7 +211,7 @@ class _State:
         sizes = (norms(start), norms(self.image), *([] if magnitude is None else [magnitude]))
         self._floor = torch.finfo(start.dtype).eps * torch.stack(sizes).amax(dim=0)
         self._record(finite, torch.zeros_like(finite))
-        self._stop(~finite, BROKEN)
+        self._stop(~finite, Status.NOT_FINITE)
 
     def settle(self, candidate: Tensor, bold: Tensor | None) -> None:
         """Stop the images that have arrived and, where steps are accelerated, that bolder ones would not take further.
@@ -186,9 +231,7 @@ class _State:
             self._arrived = torch.where(settled, self._arrived.clamp_max(self.calls), self._arrived)
             overdue = self.calls >= PATIENCE * self._arrived.clamp_min(RECENT)
             settled = settled & (foreseen | overdue | (self.change <= self._floor))
-        for row in settled.nonzero().squeeze(1).tolist():
-            self.runs[row].converged = True
-        self._stop(settled, "converged")
+        self._stop(settled, Status.CONVERGED)
 
     def step(self, candidate: Tensor, mapped: Tensor, trial: Tensor, approved: Tensor, bold: Tensor) -> None:
         """Move to the approved candidates, leave the others where they are, stop those that went wrong."""
@@ -199,13 +242,11 @@ class _State:
         self.point, self.image = pick(accepted, candidate, self.point), pick(accepted, mapped, self.image)
         self.change = torch.where(accepted, trial, self.change)
         self._record(accepted, bold)
-        self._stop(~finite & ~bold, BROKEN)
-        self._stop(wild, STRETCHED if self.nonexpansive else DIVERGED)
+        self._stop(~finite & ~bold, Status.NOT_FINITE)
+        self._stop(wild, Status.STRETCHED if self.nonexpansive else Status.DIVERGED)
 
     def finish(self) -> list[ImageRun]:
-        for row in self.running.nonzero().squeeze(1).tolist():
-            run = self.runs[row]
-            run.reason = f"not converged: residual {run.residuals[-1]:.3g} after {run.calls} steps, tol is {self.tol:g}"
+        stop(self.runs, self.running, Status.OUT_OF_STEPS)
         return self.runs
 
     def _wild(self, candidate: Tensor, mapped: Tensor, trial: Tensor, bold: Tensor) -> Tensor:
@@ -233,46 +274,6 @@ class _State:
                 run.steps += taken
                 run.accelerated += taken and accelerated
 
-    def _stop(self, which: Tensor, reason: str) -> None:
-        for row in (self.running & which).nonzero().squeeze(1).tolist():
-            self.runs[row].reason = reason
+    def _stop(self, which: Tensor, status: Status) -> None:
+        stop(self.runs, self.running & which, status)
         self.running = self.running & ~which
-
-
-class Clock:
-    """Tells the progress callback how far the worst image has come, and when it may be there."""
-
-    def __init__(self, tol: float, progress: Callable[[Progress], None] | None):
-        self.tol, self.progress, self.begin = tol, progress, time.perf_counter()
-        self.worst: list[float] = []
-
-    def tick(self, runs: Sequence[ImageRun], running: Tensor, calls: int, value: Tensor) -> None:
-        """Report after a call of the map."""
-        if self.progress is None:
-            return
-        self.worst.append(max(run.residuals[-1] for run in runs))
-        seconds = time.perf_counter() - self.begin
-        count = int(running.sum())
-        eta = self._calls_to_go() * seconds / calls if count else 0.0
-        known = eta if math.isfinite(eta) else None
-        self.progress(Progress(calls, self.worst[-1], count, len(runs), seconds, known, value))
-
-    def _calls_to_go(self) -> float:
-        """Calls until the tolerance if the residual goes on falling as it has of late."""
-        fall = decay(self.worst)
-        if not 0 < fall < 1 or not math.isfinite(self.worst[-1]):
-            return math.inf
-        return max(math.log(self.worst[-1] / self.tol), 0.0) / -math.log(fall)
-
-
-def decay(residuals: Sequence[float]) -> float:
-    """The factor by which residuals have changed a call, on average over the most recent ones.
-
-    Example:
-        >>> decay([1.0, 0.5, 0.25])
-        0.5
-    """
-    recent = residuals[-RECENT - 1 :]
-    if len(recent) < 2 or not 0 < recent[0] < math.inf:
-        return 0.0
-    return (recent[-1] / recent[0]) ** (1 / (len(recent) - 1))

@@ -14,10 +14,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lipspline.pnp.descent import BROKEN, Box
-from lipspline.pnp.iterate import Clock, ImageRun, Progress
-from lipspline.pnp.norms import inner, norms, scale
-from lipspline.pnp.objective import ObjectiveSetting
+from lipspline.pnp.batch import Clock, ImageRun, Progress, Status, inner, norms, scale, stop
+from lipspline.pnp.descent import Box
+from lipspline.pnp.guarantee import ObjectiveSetting
 from lipspline.priors.energy import AnalysisEnergy
 
 Gradient = Callable[[Tensor, Tensor], Tensor]
@@ -55,7 +54,7 @@ class PrimalDual:
         x = self.box.clip(start)
         slope = self.gradient(x, rows)
         p = torch.zeros_like(self.energy.analyse(x))
-        runs, running = [ImageRun() for _ in x], torch.ones(len(x), dtype=torch.bool, device=x.device)
+        runs, running = [ImageRun(tol) for _ in x], torch.ones(len(x), dtype=torch.bool, device=x.device)
         ahead, ahead_slope, momentum = x, slope, torch.ones_like(norms(x))
         best, since, inner_steps, calls = math.inf, 0, INNER, 1
         clock = Clock(tol, progress)
@@ -69,8 +68,9 @@ class PrimalDual:
             here, dual = self._proximal(ahead[rows] - self.step * ahead_slope[rows], p[rows], rows, inner_steps)
             after = self.gradient(here, rows)
             fine = torch.isfinite(norms(here) + norms(after) + norms(dual))
-            self._break(runs, rows[~fine])
-            running[rows[~fine]] = False
+            broken = torch.zeros_like(running).index_fill(0, rows[~fine], True)
+            stop(runs, broken, Status.NOT_FINITE)
+            running = running & ~broken
             rows, here, dual, after = rows[fine], here[fine], dual[fine], after[fine]
             new, new_p, new_slope = (
                 old.index_copy(0, rows, part) for old, part in ((x, here), (p, dual), (slope, after))
@@ -86,9 +86,7 @@ class PrimalDual:
             best, since = (worst, 0) if worst < 0.9 * best else (best, since + 1)
             if since > PATIENCE and inner_steps < MOST_INNER:
                 inner_steps, since = 2 * inner_steps, 0
-        for row in running.nonzero().squeeze(1).tolist():
-            last = runs[row].residuals[-1]
-            runs[row].reason = f"not converged: residual {last:.3g} after {runs[row].calls} steps, tol is {tol:g}"
+        stop(runs, running, Status.OUT_OF_STEPS)
         return x, runs, p
 
     def slack(self, x: Tensor, p: Tensor) -> Tensor:
@@ -121,10 +119,6 @@ class PrimalDual:
     def _primal(self, v: Tensor, p: Tensor, rows: Tensor) -> Tensor:
         return self.box.clip(self.supported(v - self.step * self.energy.synthesise(p), rows))
 
-    def _break(self, runs: list[ImageRun], rows: Tensor) -> None:
-        for row in rows.tolist():
-            runs[row].reason = BROKEN
-
     def _record(self, runs: list[ImageRun], running: Tensor, x: Tensor, residual: Tensor, tol: float) -> Tensor:
         """Note the residuals; what goes on running."""
         for row in running.nonzero().squeeze(1).tolist():
@@ -133,5 +127,5 @@ class PrimalDual:
             run.change = float(residual[row]) * float(norms(x[row : row + 1]))
             run.steps += 1
             if run.residuals[-1] <= tol:
-                run.converged, run.reason = True, "converged"
+                run.status = Status.CONVERGED
         return running & (residual > tol)

@@ -7,9 +7,12 @@ from importlib import resources
 from pathlib import Path
 
 from lipspline._infra import checks
+from lipspline.priors.adaptive import FORMAT as ADAPTIVE
+from lipspline.priors.adaptive import AdaptiveRidge, load_adaptive
 from lipspline.priors.energy import Energy
 from lipspline.priors.prior import UNIT_RANGE, Kind, Prior, checked_range
-from lipspline.priors.ridge import RidgeEnergy, load_ridge
+from lipspline.priors.ridge import RidgeEnergy
+from lipspline.priors.ridge_files import file_format, load_ridge
 
 WHITE = 255.0
 
@@ -45,7 +48,7 @@ class EnergyPrior(Prior):
 
         Example:
             >>> import torch
-            >>> resolve_ridge("ridge").at(10).gradient(torch.ones(1, 1, 40, 40))[0, 0, 20, 20].abs() < 1e-6
+            >>> resolve_learned("ridge").at(10).gradient(torch.ones(1, 1, 40, 40))[0, 0, 20, 20].abs() < 1e-6
             tensor(True)
         """
         checked_range(range)
@@ -64,24 +67,28 @@ class EnergyPrior(Prior):
         return checks.positive("noise", self.usual if noise is None else noise, "It is in units of 1/255.") / WHITE
 
 
-def resolve_ridge(name: str) -> EnergyPrior:
-    """A ridge energy that ships with the package, by its name."""
+def resolve_learned(name: str) -> EnergyPrior:
+    """A learned energy that ships with the package, by its name."""
     with resources.as_file(resources.files("lipspline.weights") / f"{name}.safetensors") as path:
-        return resolve_ridge_file(path, name)
+        return resolve_learned_file(path, name)
 
 
-def resolve_ridge_file(path: Path, name: str | None = None) -> EnergyPrior:
-    """A ridge energy from a file that `priors.ridge.save_ridge` has written."""
-    energy = load_ridge(path)
+def resolve_learned_file(path: Path, name: str | None = None) -> EnergyPrior:
+    """A learned energy from a file that `save_ridge` or `save_adaptive` has written."""
+    energy = load_adaptive(path) if file_format(path) == ADAPTIVE else load_ridge(path)
     levels = tuple(round(WHITE * float(node), 6) for node in energy.nodes)
+    adaptive = isinstance(energy, AdaptiveRidge)
+    kind = f"learned ridge energy of {_filters(energy.second if adaptive else energy)}"
+    if adaptive:
+        kind += " with weights from a certified network, in two passes"
     return EnergyPrior(
         name=name or path.name,
         sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
         levels=levels,
         make=energy.at,
         weight=energy.strength,
-        convex=energy.convex,
-        words=f"learned ridge energy of {_filters(energy)}, trained for noise {levels[0]:g}/255 to {levels[-1]:g}/255",
+        convex=adaptive or energy.convex,
+        words=f"{kind}, trained for noise {levels[0]:g}/255 to {levels[-1]:g}/255",
     )
 
 

@@ -33,6 +33,15 @@ class Energy(nn.Module, ABC):
         """A proven ρ such that `R + ρ/2 ‖x‖²` is convex; 0 for a convex energy."""
         return 0.0
 
+    def select(self, rows: Tensor, parts: int) -> "Energy":
+        """The energy for some images of a batch; itself unless it was made for the images of one batch.
+
+        Args:
+            rows: their numbers in the batch.
+            parts: 2 if each image is complex, and stands in the batch as its real and its imaginary part; else 1.
+        """
+        return self
+
     def wide(self) -> Self:
         """The same energy in float64, for certificates: its weights are taken as exact. The original stays."""
         return copy.deepcopy(self).double()
@@ -73,3 +82,35 @@ class AnalysisEnergy(Energy):
         features = self.analyse(x)
         size = float(features.abs().max()) or 1.0
         return self.synthesise(self.project(features * (1e12 / size), 1.0))
+
+
+class AdaptiveEnergy(Energy):
+    """A convex energy for a first pass, and a map from its minimiser to the convex energy of a second pass.
+
+    `forward` and `gradient` are those of the first pass. A subclass is final and fills in what follows too.
+
+    Attributes:
+        pulls: the convexities of the two passes, over that which `pnp.minimize` is given. They are large: the first
+            image is only looked at for weights, and the second is pulled towards the first.
+    """
+
+    pulls: tuple[float, float] = (10.0, 10.0)
+
+    @property
+    @abstractmethod
+    def first_pass(self) -> Energy:
+        """The energy of the first pass by itself."""
+
+    @property
+    @abstractmethod
+    def first_strength(self) -> float:
+        """The strength of the first pass over that of the second."""
+
+    @abstractmethod
+    def adapted(self, x: Tensor) -> Energy:
+        """The energy R_x of the second pass after the first image x."""
+
+    @property
+    @abstractmethod
+    def sensitivity(self) -> float:
+        """A proven S with `‖∇R_a(z) - ∇R_b(z)‖ <= S ‖a - b‖` for all images a, b and z."""

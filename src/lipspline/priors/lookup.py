@@ -4,18 +4,21 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from lipspline.priors.adaptive import FORMAT as ADAPTIVE
 from lipspline.priors.denoisers import resolve_file, resolve_shipped, shipped
-from lipspline.priors.energies import resolve_formula, resolve_ridge, resolve_ridge_file
+from lipspline.priors.energies import resolve_formula, resolve_learned, resolve_learned_file
 from lipspline.priors.prior import Prior
-from lipspline.priors.ridge import is_ridge_file
+from lipspline.priors.ridge_files import FORMAT as RIDGE
+from lipspline.priors.ridge_files import file_format
 from lipspline.priors.tv import TotalVariation
 from lipspline.priors.wavelet import WaveletSparsity
 
 AUTO = "auto"
 TV_WIDTH, WAVELET_WIDTH = 0.06, 0.03
 ENERGIES: dict[str, Callable[[], Prior]] = {
-    "ridge": lambda: resolve_ridge("ridge"),
-    "ridge-weak": lambda: resolve_ridge("ridge-weak"),
+    "ridge": lambda: resolve_learned("ridge"),
+    "ridge-adaptive": lambda: resolve_learned("ridge-adaptive"),
+    "ridge-weak": lambda: resolve_learned("ridge-weak"),
     "tv": lambda: resolve_formula("tv", TotalVariation, TV_WIDTH, "total variation"),
     "wavelet": lambda: resolve_formula("wavelet", WaveletSparsity, WAVELET_WIDTH, "cycle-spun orthonormal wavelets"),
 }
@@ -57,5 +60,5 @@ def resolve(prior: str | os.PathLike[str] | Prior = AUTO) -> Prior:
         return resolve_shipped(str(prior))
     path = Path(prior)
     if path.suffix == ".safetensors":
-        return resolve_ridge_file(path) if is_ridge_file(path) else resolve_file(path)
+        return resolve_learned_file(path) if file_format(path) in (RIDGE, ADAPTIVE) else resolve_file(path)
     raise ValueError(f"prior must be one of {', '.join(names())}, or a .safetensors file, but is {os.fspath(prior)!r}.")

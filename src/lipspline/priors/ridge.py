@@ -12,26 +12,23 @@ signs do not matter. A complex image is treated as two real ones.
 """
 
 import hashlib
-import json
 import math
-import os
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lipspline._infra.files import write_whole
+from lipspline._infra.memory import remembered
 from lipspline.functional.norm_bounds import OUTWARD
 from lipspline.functional.ridge import Tables, bank_norm_upper, hats, odd_tables, potential_constants
 from lipspline.kernels import piecewise_affine
 from lipspline.kernels import ridge as kernel
 from lipspline.priors.energy import Energy
 
-FORMAT = "lipspline-ridge/1"
+LARGEST = 1e9
+"""No weight or scale is larger, and no scale smaller than one over it: float32 must hold their products."""
 
 
 class ProximalPoint(NamedTuple):
@@ -56,9 +53,8 @@ class RidgeEnergy(nn.Module):
         radius: the last knot of the splines.
         provenance: where it comes from, any JSON values.
 
-    Attributes:
-        upper: the gradient is Lipschitz with this constant, for every noise level and image size.
-        weak: ρ, such that R + ρ/2 ‖x‖² is convex; 0 if the energy is convex.
+    Its constants hold for every noise level and image size: `upper` is the Lipschitz constant of the gradient, and
+    R + `weak`/2 ‖x‖² is convex.
     """
 
     filters: Tensor
@@ -91,11 +87,21 @@ class RidgeEnergy(nn.Module):
         for name, tensor in tensors.items():
             self.register_buffer(name, tensor.detach().clone())
         self.even, self.radius, self.provenance = even, float(radius), provenance or {}
-        norm = bank_norm_upper(filters)
-        self.upper = norm * float(slopes.abs().max()) * OUTWARD
-        self.weak = norm * max(0.0, -float(slopes.min())) * OUTWARD
-        # λ is largest at a node; float32 rounds exp and interpolation by a few units in the last place
-        self.denoising_convexity = 1 - self.weak * float(log_strength.double().max().exp()) * (1 + 1e-5)
+
+    @property
+    def upper(self) -> float:
+        """The gradient is Lipschitz with this constant: of the weights as they are now."""
+        return _bank_norm(self.filters) * float(self.slopes.abs().max()) * OUTWARD
+
+    @property
+    def weak(self) -> float:
+        """ρ, of the weights as they are now."""
+        return _bank_norm(self.filters) * max(0.0, -float(self.slopes.min())) * OUTWARD
+
+    @property
+    def denoising_convexity(self) -> float:
+        """1 - λρ for the largest λ, which is at a node; rounding of exp is allowed for."""
+        return 1 - self.weak * float(self.log_strength.double().max().exp()) * (1 + 1e-5)
 
     @property
     def convex(self) -> bool:
@@ -154,6 +160,7 @@ class RidgeAtNoise(Energy):
             self.register_buffer(name, tensor)
         self.offset, self.noise = tables.offset, noise
         self._upper, self._weak = energy.upper, energy.weak
+        self._digest = self._of_values()
         self._bank = self._prepared = None
         if kernel.has_ridge(energy.filters) and energy.even % 4 == 0 and len(energy.filters) % 4 == 0:
             self._bank = kernel.prepare_bank(energy.filters, energy.even)
@@ -167,12 +174,29 @@ class RidgeAtNoise(Energy):
     @property
     def lipschitz(self) -> float:
         """Of the gradient, for every image size: proven from the weights."""
+        self._check_unchanged()
         return self._upper
 
     @property
     def weak_convexity(self) -> float:
         """ρ, such that R + ρ/2 ‖x‖² is convex; 0 if the energy is convex."""
+        self._check_unchanged()
         return self._weak
+
+    def _of_values(self) -> str:
+        """SHA-256 over all numbers, whatever their precision."""
+        digest = hashlib.sha256(repr(float(self.offset)).encode())
+        for _, tensor in sorted(self.named_buffers()):
+            digest.update(tensor.detach().double().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def _check_unchanged(self) -> None:
+        """The constants were proven for the numbers that it was built with, and for no others."""
+        if self._of_values() != self._digest:
+            raise ValueError(
+                "The filters or tables of this ridge energy were changed after it was built, so its constants are no "
+                "longer proven. Make a RidgeEnergy of the new weights, and take it at the noise level again."
+            )
 
     def responses(self, x: Tensor) -> Tensor:
         """W x, (B, C, H, W), of real images (B, 1, H, W)."""
@@ -187,21 +211,30 @@ class RidgeAtNoise(Energy):
         _check_images(x)
         if x.is_complex():
             return self(x.real) + self(x.imag)
+        return self.potentials(x).sum(dim=(1, 2, 3))
+
+    def potentials(self, x: Tensor) -> Tensor:
+        """ψ_c((W x)_c) at each pixel of real images, (B, C, H, W)."""
         z = self.responses(x)
         b, s, scale, offset = self.tables
         constant = piecewise_affine(z, self.constants, torch.zeros_like(s), scale, offset)
-        return (constant + z * piecewise_affine(z, b, s / 2, scale, offset)).sum(dim=(1, 2, 3))
+        return constant + z * piecewise_affine(z, b, s / 2, scale, offset)
 
-    def gradient(self, x: Tensor) -> Tensor:
-        """∇R(x) = Wᵀσ(W x)."""
+    def gradient(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        """∇R(x) = Wᵀσ(W x).
+
+        Args:
+            weights: (B, C, H, W), for real images; each response is multiplied by its weight after the spline.
+        """
         _check_images(x)
         if x.is_complex():
-            both = self.gradient(torch.cat([x.real, x.imag]))
+            both = self.gradient(torch.cat([x.real, x.imag]), weights)
             return torch.complex(*both.chunk(2))
         if self._bank is not None and kernel.has_ridge(x) and not (torch.is_grad_enabled() and x.requires_grad):
             assert self._prepared is not None
-            return kernel.ridge_gradient(x, self._bank, self._prepared)
-        return self.adjoint(piecewise_affine(self.responses(x), *self.tables))
+            return kernel.ridge_gradient(x, self._bank, self._prepared, weights)
+        values = piecewise_affine(self.responses(x), *self.tables)
+        return self.adjoint(values if weights is None else weights * values)
 
     @torch.no_grad()
     def prox(self, y: Tensor, strength: float, *, tol: float = 1e-4, max_steps: int = 1000) -> ProximalPoint:
@@ -223,26 +256,63 @@ class RidgeAtNoise(Energy):
                 f"ρ = {self._weak:.4g}. Use a strength below {1 / self._weak if self._weak else math.inf:.4g}."
             )
         step = 1 / (1 + strength * self._upper)
-        x = v = y
-        t, steps, distance = 1.0, 0, math.inf
-        for steps in range(max_steps + 1):
-            gradient = v - y + strength * self.gradient(v)
-            distance = float(gradient.abs().square().mean(dim=(1, 2, 3)).max().sqrt()) / convexity
-            if distance <= tol or steps == max_steps:
-                break
-            new = v - step * gradient
-            if float((gradient.conj() * (new - x)).real.sum()) > 0:
-                t, v = 1.0, new
-            else:
-                t_new = (1 + math.sqrt(1 + 4 * t * t)) / 2
-                v = new + (t - 1) / t_new * (new - x)
-                t = t_new
-            x = new
-        return ProximalPoint(v, steps, distance)
+        return proximal_point(self.gradient, y, strength, step, convexity=convexity, tol=tol, max_steps=max_steps)
+
+
+def proximal_point(
+    gradient: Callable[[Tensor], Tensor],
+    y: Tensor,
+    strength: float,
+    step: float,
+    *,
+    convexity: float = 1.0,
+    start: Tensor | None = None,
+    tol: float,
+    max_steps: int,
+) -> ProximalPoint:
+    """Minimise ½‖x - y‖² + strength R(x) by accelerated gradient steps with restarts (O'Donoghue and Candès 2015).
+
+    Args:
+        gradient: of R.
+        step: at most one over the Lipschitz constant of the gradient of the objective.
+        convexity: the modulus of strong convexity of the objective, which bounds the distance to the minimiser.
+        start: where to begin; y if not given.
+    """
+    x = v = y if start is None else start
+    t, steps, distance = 1.0, 0, math.inf
+    for steps in range(max_steps + 1):
+        force = v - y + strength * gradient(v)
+        distance = float(force.abs().square().mean(dim=(1, 2, 3)).max().sqrt()) / convexity
+        if distance <= tol or steps == max_steps:
+            break
+        new = v - step * force
+        if float((force.conj() * (new - x)).real.sum()) > 0:
+            t, v = 1.0, new
+        else:
+            t_new = (1 + math.sqrt(1 + 4 * t * t)) / 2
+            v = new + (t - 1) / t_new * (new - x)
+            t = t_new
+        x = new
+    return ProximalPoint(v, steps, distance)
+
+
+_bank_norm = remembered(bank_norm_upper)
 
 
 def _check(tensors: dict[str, Tensor], even: int, radius: float) -> None:
     """Refuse weights that are no ridge energy."""
+    axes = {"filters": 4, "slopes": 2, "log_scale": 2, "log_strength": 1, "nodes": 1}
+    kinds = {tensor.dtype for tensor in tensors.values()}
+    if len(kinds) > 1 or not kinds <= {torch.float32, torch.float64}:
+        raise ValueError(
+            f"A ridge energy needs tensors of one type, float32 or float64, but got "
+            f"{', '.join(sorted(map(str, kinds)))}."
+        )
+    for name, ndim in axes.items():
+        if tensors[name].ndim != ndim or not tensors[name].numel():
+            raise ValueError(
+                f"A ridge energy needs {name} with {ndim} axes, but its shape is {tuple(tensors[name].shape)}."
+            )
     filters, slopes, nodes = tensors["filters"], tensors["slopes"], tensors["nodes"]
     channels, knots = len(filters), len(nodes)
     wanted = {
@@ -257,8 +327,12 @@ def _check(tensors: dict[str, Tensor], even: int, radius: float) -> None:
             raise ValueError(f"A ridge energy needs {name} of shape {shape}, but got {tuple(tensors[name].shape)}.")
         if not tensors[name].isfinite().all():
             raise ValueError(f"A ridge energy needs finite {name}.")
-    if filters.shape[-1] % 2 == 0 or slopes.shape[-1] < 1 or knots < 2 or not radius > 0:
-        raise ValueError("A ridge energy needs filters of odd size, slopes, at least two nodes and a positive radius.")
+    if filters.shape[-1] % 2 == 0 or knots < 2 or not 1 / LARGEST < radius < LARGEST:
+        raise ValueError("A ridge energy needs filters of odd size, at least two nodes and a positive radius.")
+    for name in ("filters", "slopes", "log_scale", "log_strength"):
+        largest = math.log(LARGEST) if name.startswith("log") else LARGEST
+        if float(tensors[name].abs().max()) > largest:
+            raise ValueError(f"A ridge energy needs {name} of at most {largest:.3g}, but has larger ones.")
     ratios = nodes.double().log().diff()
     if not (nodes > 0).all() or not (ratios > 0).all() or float(ratios.max() - ratios.min()) > 1e-4 * float(ratios[0]):
         raise ValueError("The nodes of a ridge energy must be positive and rise by a constant ratio.")
@@ -294,70 +368,3 @@ def normalised(energy: RidgeEnergy) -> RidgeEnergy:
         radius=energy.radius,
         provenance=energy.provenance,
     )
-
-
-def save_ridge(energy: RidgeEnergy, path: str | os.PathLike[str]) -> None:
-    """Write an energy as safetensors, with its constants, provenance and a checksum of everything as metadata."""
-    tensors = {name: tensor.float().contiguous() for name, tensor in energy.named_buffers()}
-    metadata = {
-        "format": FORMAT,
-        "config": json.dumps({"even": energy.even, "radius": energy.radius}),
-        "certificate": json.dumps({"upper": energy.upper, "weak": energy.weak}),
-        "provenance": json.dumps(energy.provenance),
-    }
-    metadata["sha256"] = _checksum(tensors, metadata)
-    write_whole(Path(path), to_bytes(tensors, metadata))
-
-
-def is_ridge_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a file says that it holds a ridge energy; nothing else in it is looked at."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return (file.metadata() or {}).get("format") == FORMAT
-    except (SafetensorError, OSError):
-        return False
-
-
-def load_ridge(path: str | os.PathLike[str]) -> RidgeEnergy:
-    """Read an energy written by `save_ridge`: all is checked, and the constants are proven again from the weights."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path} is no safetensors file, or is damaged ({error}).") from error
-    if metadata.get("format") != FORMAT:
-        raise ValueError(f"{path} is no ridge energy: its format is {metadata.get('format')!r}, not {FORMAT!r}.")
-    if _checksum(tensors, metadata) != metadata.get("sha256"):
-        raise ValueError(f"{path} was changed after it was written: its checksum does not match.")
-    try:
-        config, certificate, provenance = (json.loads(metadata[key]) for key in ("config", "certificate", "provenance"))
-        energy = RidgeEnergy(
-            *(tensors.pop(name) for name in ("filters", "slopes", "log_scale", "log_strength", "nodes")),
-            even=int(config["even"]),
-            radius=float(config["radius"]),
-            provenance=provenance,
-        )
-        promised = float(certificate["upper"]), float(certificate["weak"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged ({error}).") from error
-    if tensors:
-        raise ValueError(f"{path} is no ridge energy: it has the unknown tensors {sorted(tensors)}.")
-    if energy.upper > promised[0] * (1 + 1e-9) or energy.weak > promised[1] * (1 + 1e-9):
-        raise ValueError(
-            f"{path} promises the constants {promised[0]:.9g} and {promised[1]:.9g}, but its weights only prove "
-            f"{energy.upper:.9g} and {energy.weak:.9g}."
-        )
-    return energy
-
-
-def _checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
-    """SHA-256 over names, types, shapes and values of tensors, and over all metadata but the checksum itself."""
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
-        digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    for key in sorted(metadata.keys() - {"sha256"}):
-        digest.update(f"{key}={metadata[key]};".encode())
-    return digest.hexdigest()

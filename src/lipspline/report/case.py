@@ -8,17 +8,13 @@ from torch import Tensor
 
 from lipspline.formats.png import data_uri
 from lipspline.functional.quality import Profile, psnr, ssim
-from lipspline.pnp.certificate import ReconstructionCertificate
-from lipspline.pnp.fbs import Solution
-from lipspline.pnp.iterate import ImageRun
-from lipspline.pnp.stability import Evidence
-from lipspline.report.charts import ratio_bar, residual_chart
-from lipspline.report.images import ANCHORS, Window, magnitude, palette, robust_window, spanning
+from lipspline.pnp import Evidence, ImageRun, ReconstructionCertificate, Solution
+from lipspline.report import drawing
+from lipspline.report.drawing import Window, magnitude, ratio_bar, robust_window, spanning
 from lipspline.report.plain_words import ESTIMATES, MARKS, DataMisfit, Line, at_most, certificate_lines, percent
 from lipspline.report.template import Html, asset, escape, fill, join, tag, void
 
-SMALLEST = 7  # pixels: the window of SSIM
-STORED = 1.6  # times the window that is shown first: how far the window can be widened
+SMALLEST, STORED = 7, 1.6  # pixels of the window of SSIM; how far the window shown first can be widened
 PRESETS = {"Soft tissue": (-160.0, 240.0), "Lung": (-1350.0, 150.0), "Bone": (-500.0, 1300.0), "Brain": (0.0, 80.0)}
 """Windows for Hounsfield units that radiologists use."""
 AIR, METAL = -1000.0, 2000.0  # Hounsfield units
@@ -298,7 +294,7 @@ def _gallery(case: Case, name: str) -> Html:
     if not errors:
         return tag("div", *first, class_="gallery", style="--columns: 1")
     largest = max(float(error.max()) for _, error in errors) or 1.0
-    scale, colours = Window(0.0, largest), palette()
+    scale, colours = Window(0.0, largest), drawing.palette()
     word = "Error: " if case.reference is not None else "Difference: "
     maps = [_figure(p, data_uri(scale.bytes(error), colours), "error", word) for p, error in errors]
     return tag("div", *first, _colour_bar(case, largest), *maps, class_="gallery", style=f"--columns: {len(first)}")
@@ -313,7 +309,7 @@ def _figure(picture: Picture, source: str, kind: str, prefix: str, style: str | 
 def _colour_bar(case: Case, largest: float) -> Html:
     """Explains the colours of the error maps; it takes the place below the picture they are compared with."""
     against = case.shown()[0].name.lower()
-    colours = f"background: linear-gradient(90deg, {', '.join(ANCHORS)})"
+    colours = f"background: linear-gradient(90deg, {', '.join(drawing.ANCHORS)})"
     bar = tag("div", class_="bar", role="img", aria_label=f"Colours from 0 to {largest:.3g}", style=colours)
     ends = tag("div", tag("span", "0"), tag("span", f"{largest:.3g}"), class_="ends")
     title = tag("h3", "Errors" if case.reference is not None else "Differences")
@@ -333,7 +329,7 @@ def _residuals(case: Case) -> Html:
         tag("h3", "How it settled"),
         tag("p", text),
         tag("ul", *keys, class_="keys"),
-        residual_chart(solved, tol),
+        drawing.residual_chart(solved, tol),
     )
 
 
@@ -364,7 +360,11 @@ def _measured(evidence: Evidence, label: str) -> Html:
     return join(
         [
             tag("dt", ESTIMATES[label][0]),
-            tag("dd", ratio_bar(worst.measured, limit), tag("span", text, class_="figure" if holds else "figure bad")),
+            tag(
+                "dd",
+                ratio_bar(worst.measured, limit),
+                tag("span", text, class_="figure" if holds else "figure bad"),
+            ),
         ]
     )
 

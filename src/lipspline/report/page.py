@@ -16,7 +16,7 @@ from lipspline._infra.files import write_whole
 from lipspline.certification import certify
 from lipspline.networks.curves import activation_curves
 from lipspline.report.case import Case, case_section, numbers_table, picture_numbers
-from lipspline.report.charts import activation_tile
+from lipspline.report.drawing import activation_tile
 from lipspline.report.plain_words import at_most
 from lipspline.report.template import Html, asset, escape, fill, join, tag
 

@@ -168,25 +168,64 @@ class Rotating(torch.optim.Adam):
         [(0.01, 1), (0.02, 1)]
     """
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Take a group; matrices that are to be turned must be orthonormal."""
+        super().add_param_group(param_group)
+        if not self.param_groups[-1].get("rotates", False):
+            return
+        for matrix in self.param_groups[-1]["params"]:
+            if matrix.ndim < 2 or _defect(matrix) > 1e-2:
+                raise ValueError(
+                    f"A tensor of shape {tuple(matrix.shape)} in a group with rotates=True is no orthonormal matrix. "
+                    f"lipspline.optim.rotating(model) makes those of a model orthonormal, and the groups."
+                )
+
     @torch.no_grad()
     def step(self, closure=None):
         """Turn what is to be turned, and move the rest as Adam does."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        turned = []
         for group in self.param_groups:
             if group.get("rotates", False):
-                for matrix in group["params"]:
-                    self._turn(matrix, group["lr"])
-        return super().step(closure)
+                turned += [(matrix, matrix.grad) for matrix in group["params"] if matrix.grad is not None]
+                self._turn(group)
+        for matrix, _ in turned:
+            matrix.grad = None  # which Adam then leaves alone
+        super().step()
+        for matrix, gradient in turned:
+            matrix.grad = gradient
+        return loss
 
-    def _turn(self, matrix: Tensor, angle: float) -> None:
-        gradient, matrix.grad = matrix.grad, None  # which Adam then leaves alone
-        if gradient is None:
-            return
-        state = self.state[matrix]
-        if not state:
-            state |= {"mean": torch.zeros_like(matrix), "step": torch.zeros(())}  # Adam wants to find a step
-        mean = state["mean"].lerp_(gradient, 1 - MOMENTUM)
-        matrix.sub_(angle * nearly_polar(gradient.lerp(mean, MOMENTUM)))
-        matrix.copy_(orthonormalize(matrix))
+    def _turn(self, group: dict[str, Any]) -> None:
+        """Turn the matrices of a group; those of one shape together, unless `foreach` is False."""
+        buckets: dict[Any, list[Tensor]] = {}
+        for matrix in group["params"]:
+            if matrix.grad is not None:
+                alone = id(matrix) if group.get("foreach") is False else None
+                buckets.setdefault((matrix.shape, matrix.dtype, matrix.device, alone), []).append(matrix)
+        for matrices in buckets.values():
+            directions = []
+            for matrix in matrices:
+                state = self.state[matrix]
+                if not state:
+                    state |= {"mean": torch.zeros_like(matrix), "step": torch.zeros(())}  # Adam wants to find a step
+                gradient = matrix.grad
+                assert gradient is not None
+                mean = state["mean"].lerp_(gradient, 1 - MOMENTUM)
+                directions.append(gradient.lerp(mean, MOMENTUM))
+            moved = torch.stack(matrices) - group["lr"] * nearly_polar(torch.stack(directions))
+            for matrix, turned in zip(matrices, orthonormalize(moved), strict=True):
+                matrix.copy_(turned)
+
+
+def _defect(matrix: Tensor) -> float:
+    """How far a matrix is from orthonormal columns, or rows if it is wide, entry by entry."""
+    x = matrix.detach().mT if matrix.shape[-2] < matrix.shape[-1] else matrix.detach()
+    gram = x.mT @ x
+    return float((gram - torch.eye(gram.shape[-1], dtype=x.dtype, device=x.device)).abs().max()) if x.numel() else 0.0
 
 
 def nearly_polar(matrix: Tensor) -> Tensor:

@@ -1,0 +1,213 @@
+"""The commands that are a few lines over one function: denoise, demo, inspect, verify, bench, lab."""
+
+import json as jsonlib
+import math
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import torch
+import typer
+
+from lipspline import kernels
+from lipspline._infra.memory import keep_memory
+from lipspline._infra.progress import bars
+from lipspline.cli.output import Json, Seed, Threads, err, out, show, start
+from lipspline.formats.output import Output, versions
+from lipspline.imaging.denoise import denoise_file
+
+
+def denoise(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="PNG, TIFF or npy; gray or colour.")],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="PNG, TIFF or npy, with the same kind of pixels.")],
+    noise: Annotated[str, typer.Option(help="Standard deviation of the noise, of 255 for white; or auto.")] = "auto",
+    model: Annotated[str, typer.Option(help="A shipped denoiser (lls, relu, av) or a .safetensors file.")] = "lls",
+    white: Annotated[
+        float | None, typer.Option(help="The value of white; by default 255, 65535, or 1 for floats.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
+    json: Json = False,
+    seed: Seed = 0,
+    threads: Threads = 0,
+) -> None:
+    """Remove white noise from an image; bit depth, range, colour and transparency stay as they are."""
+    start(seed, threads)
+    keep_memory()
+    with bars(err) as display:
+
+        def watch(done: int, total: int) -> None:
+            display.show(source.name, done, total)
+
+        result = denoise_file(source, output, noise=_level(noise), model=model, white=white, force=force, watch=watch)
+    if result.warning:
+        err.print(f"lipspline: {result.warning}", style="yellow", highlight=False, soft_wrap=True)
+    show(result.document(), str(result), json)
+
+
+def _level(noise: str) -> float | Literal["auto"]:
+    if noise == "auto":
+        return noise
+    try:
+        return float(noise)
+    except ValueError:
+        raise ValueError(f"--noise must be a number, the noise of 255, or auto, but is {noise!r}.") from None
+
+
+if TYPE_CHECKING:
+    from lipspline.imaging.demo import Comparison, Watch
+    from lipspline.pnp import Progress as Iteration
+
+TITLE = "Two scans, reconstructed"
+
+
+def demo(
+    folder: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("demo"),
+    json: Json = False,
+    seed: Seed = 0,
+    threads: Threads = 0,
+) -> None:
+    """Reconstruct an MRI and a CT scan, simulated from images that need no download; print a table, write a report."""
+    from lipspline.imaging.demo import compare, demo_scans
+
+    start(seed, threads)
+    keep_memory()
+    output = Output(folder / "report.html")
+    with output.open(force=True):
+        with _watch() as watch:
+            found = [compare(title, scan, watch) for title, scan in demo_scans().items()]
+        document = {"comparisons": [c.document() for c in found], "report": str(output.path), "versions": versions()}
+        page = _report(found).encode()
+        document = output.commit(document, {"": lambda draft: draft.write_bytes(page)})
+    show(document, f"{_table(found)}\n\nThe report: {output.path}", json)
+
+
+def _report(found: "Sequence[Comparison]") -> str:
+    from lipspline.imaging.problem import solved_case
+    from lipspline.report import reconstruction_page
+
+    cases = [solved_case(c.title, c.problem, c.scan, c.solved, c.evidence) for c in found]
+    command = shlex.join(["lipspline", *sys.argv[1:]])
+    return reconstruction_page(cases, command=command, title=TITLE)
+
+
+def _table(found: "Sequence[Comparison]") -> str:
+    from lipspline.imaging.problem import DIRECT
+
+    lines = []
+    for comparison in found:
+        document = comparison.document()
+        rows = [{"name": DIRECT[comparison.scan.modality], **document["direct"]}, *document["methods"]]
+        lines += ["", comparison.title]
+        for row in rows:
+            cost = f"{row['denoiser_calls']:4d} steps  {row['seconds']:6.1f} s" if "seconds" in row else ""
+            lines.append(f"  {row['name']:24} PSNR {row['psnr']:6.2f} dB  SSIM {row['ssim']:.3f}  {cost}".rstrip())
+        best = document["methods"][-1]
+        proven = best["guaranteed"] and best["converged"]
+        stable = "holds" if document["stable"] else "is BROKEN"
+        lines.append(f"  convergence {'proven and reached' if proven else 'NOT proven or reached'}; stability {stable}")
+    return "\n".join(lines).strip("\n")
+
+
+@contextmanager
+def _watch() -> "Iterator[Watch]":
+    """A bar for each piece of work, by how far the residual has fallen on its way to the tolerance."""
+    from lipspline.imaging.demo import ITERATION
+
+    first: dict[str, float] = {}
+    with bars(err, keep=True) as display:
+
+        def watch(work: str, iteration: "Iteration | None") -> None:
+            label = f"{work:16}"
+            if iteration is None:
+                display.show(work, 1.0, label=label)
+                return
+            whole = math.log(max(first.setdefault(work, iteration.residual), 2 * ITERATION.tol) / ITERATION.tol)
+            left = math.log(max(iteration.residual, ITERATION.tol) / ITERATION.tol)
+            note = f"{iteration.calls} steps, change {iteration.residual:.0e}"
+            display.show(work, min(1 - left / whole, 0.99), label=label, note=note)
+
+        yield watch
+
+
+def verify(
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="An image or folder that lipspline has written.")],
+    json: Json = False,
+    seed: Seed = 0,
+    threads: Threads = 0,
+) -> None:
+    """Check that a result is the one its certificate OUT.json was written for; exit code 0 only if nothing fails."""
+    from lipspline.imaging.verify import verify as verified
+
+    start(seed, threads)
+    found = verified(output)
+    show(found.document(), str(found), json)
+    if not found.holds:
+        raise typer.Exit(1)
+
+
+def bench(
+    suites: Annotated[list[str] | None, typer.Argument(help="Which suites; all if none is named.")] = None,
+    json: Json = False,
+    seed: Seed = 0,
+    threads: Threads = 0,
+) -> None:
+    """Measure side by side: this library, plain torch, and the textbook formulas. Ratios of medians, interleaved."""
+    from lipspline._infra import checks
+    from lipspline.benchmarks.suites import SUITES
+
+    start(seed, threads)
+    names = [checks.one_of("suite", name, SUITES) for name in suites or SUITES]
+    header = {"kernels": kernels.active(), "torch": torch.__version__, "threads": torch.get_num_threads()}
+    if not json:
+        out.print(", ".join(f"{key}: {value}" for key, value in header.items()), highlight=False)
+    results = []
+    for name in names:
+        with err.status(f"{name} ..."):
+            for ratios in SUITES[name]():
+                results.append(ratios)
+                if not json:
+                    out.print(str(ratios), highlight=False)
+    if json:
+        print(jsonlib.dumps({**header, "results": [vars(ratios) for ratios in results]}, indent=2))
+
+
+def lab(
+    port: Annotated[
+        int, typer.Option(help="The port of 127.0.0.1; 0 takes any that is free.", min=0, max=65535)
+    ] = 8765,
+    weights: Annotated[
+        list[Path] | None, typer.Option(help="A denoiser of your own (safetensors); may be given several times.")
+    ] = None,
+    seed: Seed = 0,
+    threads: Threads = 0,
+) -> None:
+    """Try reconstructions in the browser, live: choose, run, watch, and see what is proven. For this machine only."""
+    from lipspline.lab.server import serve
+
+    start(seed, threads)
+    keep_memory()
+    serve(port, weights or [], lambda address: err.print(f"The lab is open at {address} (Ctrl-C closes it)."))
+
+
+def inspect(
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A file or folder that a scanner or a program wrote.")],
+    json: Json = False,
+    seed: Seed = 0,
+    threads: Threads = 0,
+) -> None:
+    """Say what a file is, what was recognised in it, what would be done and what is missing; exit code 1 if nothing."""
+    from lipspline.imaging.inspection import inspect_file
+
+    start(seed, threads)
+    found = inspect_file(source)
+    show(jsonlib.loads(_options(jsonlib.dumps(found.document()))), _options(str(found)), json)
+    if not found.findings:
+        raise typer.Exit(1)
+
+
+def _options(text: str) -> str:
+    """The arguments of `reconstruct` in a text as the options of its command."""
+    return text.replace("simulate=True", "--simulate").replace("acceleration=4", "--acceleration 4")

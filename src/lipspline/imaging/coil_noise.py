@@ -1,0 +1,125 @@
+"""Noise of measured k-space: how strong it is, how it is correlated between coils, and coils in which it is white.
+
+With the covariance Ψ of the noise of the coils, data and maps are multiplied by Ψ^(-1/2): in the new coils noise is
+equally strong and uncorrelated, which is what a least-squares data term supposes. Few combinations of these coils carry
+nearly all of the signal; the others are left out if fewer coils are asked for.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lipspline.operators.coils import strongest_combinations
+
+FILTERED = 0.2
+"""Ends of the field of view with less noise than this, over that of high frequencies, were set to zero by a filter."""
+GAUSSIAN_MEDIAN = 0.6745  # of the modulus of a standard normal number
+SAMPLES = 20  # of noise, for each coil, that an estimate of the covariance needs
+TRIMMED = 0.8  # of the samples are kept, those with the smallest moduli: the others may hold signal
+CORRELATED = 0.02  # the least eigenvalue of correlations of noise; coils that are closer than this share signal
+SINGULAR = 1e-6  # of the largest eigenvalue of a covariance: one below it cannot be divided by
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """Coils made of coils: `(N, C)` forwards, `(C, N)` back."""
+
+    forwards: Tensor
+    back: Tensor
+
+    def data(self, data: Tensor) -> Tensor:
+        """k-space or images `(..., C, H, W)` in the new coils."""
+        return torch.einsum("nc,...chw->...nhw", self.forwards, data)
+
+    def restored(self, maps: Tensor) -> Tensor:
+        """Maps `(N, H, W)` of the new coils in the measured ones."""
+        return torch.einsum("cn,nhw->chw", self.back, maps)
+
+    def then(self, other: "Mixing") -> "Mixing":
+        """This one first, then another."""
+        return Mixing(other.forwards @ self.forwards, self.back @ other.back)
+
+
+def whitening(covariance: Tensor) -> Mixing:
+    """Coils in which noise of this covariance `(C, C)` is white, as strong as it was on average.
+
+    Example:
+        >>> covariance = torch.tensor([[2.0, 1.0j], [-1.0j, 4.0]])
+        >>> mixing = whitening(covariance)
+        >>> torch.round((mixing.forwards @ covariance @ mixing.forwards.mH).abs(), decimals=4)
+        tensor([[3., 0.],
+                [0., 3.]])
+    """
+    values, vectors = torch.linalg.eigh(covariance.to(torch.complex128))
+    if not values[-1] > 0 or values[0] <= SINGULAR * values[-1]:
+        raise ValueError(
+            f"The noise of the {len(values)} coils has a covariance without inverse (eigenvalues from {values[0]:.3g} "
+            f"to {values[-1]:.3g}). Leave out coils that repeat others, or give whiten=none."
+        )
+    sizes = (values / values.mean()).sqrt()
+    roots = ((vectors / sizes) @ vectors.mH, (vectors * sizes) @ vectors.mH)
+    return Mixing(*(root.to(torch.complex64) for root in roots))
+
+
+def virtual_coils(data: Tensor, coils: int) -> Mixing:
+    """The `coils` orthonormal combinations of whitened coils, of k-space `(C, H, W)`, that carry most energy."""
+    directions = strongest_combinations(data, coils)
+    return Mixing(directions.mH.contiguous(), directions.contiguous())
+
+
+def noise_in_kspace(data: Tensor, mask: Tensor) -> float:
+    """An estimate of the noise of real and imaginary parts of centred k-space `(B, C, H, W)`.
+
+    The median of the moduli in places where images have little to say: the highest frequencies along the readout, and,
+    where whole readouts were measured, the positions at the two ends of the field of view. Images can only add to a
+    median, so the smallest is taken.
+    """
+    return deviation(noise_samples(data, mask))
+
+
+def noise_samples(data: Tensor, mask: Tensor) -> Tensor:
+    """The values `(B, C, n)` that `noise_in_kspace` takes for noise."""
+    height, width = data.shape[-2:]
+    outer = (torch.arange(height) - height // 2).abs() >= height // 2 - max(1, height // 16)
+    fast = data[..., (torch.atleast_2d(mask) & outer.unsqueeze(1)).expand(height, width)]
+    whole = torch.atleast_2d(mask).expand(height, width).all(dim=0)
+    if not whole.any():
+        return fast
+    readouts = torch.fft.fftshift(
+        torch.fft.ifft(torch.fft.ifftshift(data[..., whole], dim=-2), dim=-2, norm="ortho"), dim=-2
+    )
+    ends = readouts[..., outer, :].flatten(-2)
+    return ends if FILTERED * deviation(fast) < deviation(ends) < deviation(fast) else fast
+
+
+def noise_covariance(data: Tensor, mask: Tensor) -> Tensor | None:
+    """An estimate `(C, C)` of the covariance of the noise of real parts of k-space `(1, C, H, W)`; None if unknown.
+
+    From the samples that `noise_in_kspace` is estimated from, without the largest, which may hold signal. Coils that
+    are silent have noise of average strength.
+    """
+    samples = noise_samples(data, mask)[0]
+    if samples.shape[1] < SAMPLES * len(samples):
+        return None
+    heard = samples.abs().median(dim=1).values > 0
+    samples = samples[heard]
+    if not len(samples):
+        return None
+    levels = torch.stack([torch.tensor(deviation(coil)) for coil in samples])
+    sizes = (samples / levels[:, None]).abs().square().sum(dim=0)
+    kept = samples[:, sizes <= sizes.quantile(TRIMMED)].to(torch.complex128)
+    found = kept @ kept.mH / (2 * kept.shape[1])
+    shares = (levels.double() / found.diagonal().real.sqrt()).to(found.dtype)
+    found = found * shares[:, None] * shares  # what was left out made every coil quieter
+    if torch.linalg.eigvalsh(found / (levels[:, None] * levels))[0] < CORRELATED:
+        return None
+    covariance = torch.eye(data.shape[1], dtype=torch.complex128) * found.diagonal().mean()
+    covariance[heard.nonzero(), heard.nonzero().T] = found
+    return covariance
+
+
+def deviation(samples: Tensor) -> float:
+    """Standard deviation of noise from the median of the moduli of real and imaginary parts; 0 without samples."""
+    parts = torch.view_as_real(samples.contiguous()).abs().flatten()
+    return float(parts.median()) / GAUSSIAN_MEDIAN if len(parts) else 0.0

@@ -1,0 +1,223 @@
+"""What a file is, what was recognised in it, what would be done with it, and what is missing: `lipspline inspect`."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import pi
+from pathlib import Path
+from typing import Any
+
+from lipspline.formats import mri
+from lipspline.formats.kspace import Kspace
+from lipspline.formats.sinograms import read_sinograms
+from lipspline.formats.validation import FileError
+from lipspline.formats.volume import Volume, voxel_size
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One way to understand a file."""
+
+    what: str
+    """The kind of data, in a few words."""
+    facts: dict[str, str]
+    """What was recognised."""
+    command: str
+    """What to run, with IN for the file; options as arguments, which the command line translates."""
+    steps: tuple[str, ...]
+    """What that command would do."""
+    missing: tuple[str, ...] = ()
+    """What is not in the file, and what happens without it."""
+
+    def document(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "what": self.what,
+            "facts": self.facts,
+            "command": self.command,
+            "steps": list(self.steps),
+            "missing": list(self.missing),
+        }
+
+    def __str__(self) -> str:
+        width = max(map(len, self.facts), default=0)
+        lines = [self.what, *(f"  {name:{width}}  {fact}" for name, fact in self.facts.items())]
+        lines += [f"  to run: {self.command}", *(f"    - {step}" for step in self.steps)]
+        lines += ["  missing:", *(f"    - {one}" for one in self.missing)] if self.missing else []
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """All ways to understand a file, and why others do not apply."""
+
+    path: Path
+    size: int
+    """In bytes, of all that belongs to it."""
+    findings: tuple[Finding, ...]
+    problems: tuple[str, ...]
+    """What readers say that cannot use it."""
+
+    def document(self) -> dict[str, Any]:
+        """As JSON values."""
+        found = [finding.document() for finding in self.findings]
+        return {"input": str(self.path), "bytes": self.size, "findings": found, "problems": list(self.problems)}
+
+    def __str__(self) -> str:
+        lines = [f"{self.path}, {self.size / 1e6:.3g} MB", *map(str, self.findings)]
+        if not self.findings:
+            lines += ["Nothing was recognised:", *(f"  - {problem}" for problem in self.problems)]
+        return "\n".join(lines)
+
+
+Inspector = Callable[[Path], Finding | None]
+
+
+def inspect_mri(path: Path) -> Finding | None:
+    """k-space, or images to simulate it from."""
+    found = _first(mri.read, path)
+    return of_kspace(found) if isinstance(found, Kspace) else of_images(found)
+
+
+def inspect_sinograms(path: Path) -> Finding | None:
+    """Sinograms or counts of parallel beams or fans, and what the file says about the scanner."""
+    found = read_sinograms(path)
+    slices, angles, detectors = found.data.shape
+    facts = {"slices": str(slices), "angles": str(angles), "detectors": str(detectors)}
+    counts, fan = found.flat is not None, found.source_origin is not None
+    if found.angles is not None:
+        first, last = (float(found.angles[k]) * 180 / pi for k in (0, -1))
+        facts["angles"] += f", from {first:g} to {last:.4g} degrees"
+    if fan:
+        facts["fan"] = f"source to axis {found.source_origin:g} mm, to detector {found.source_detector:g} mm"
+    if found.pixel is not None:
+        facts["pixel"] = f"{found.pixel:g} mm"
+    steps = (
+        *(("counts become line integrals with weights; the axis of rotation is estimated",) if counts else ()),
+        "fan beam" if fan else "parallel beams",
+        "as many pixels as detectors",
+    )
+    missing = (
+        *(() if found.angles is not None else ("the angles: spread evenly over half a turn unless angles= says more",)),
+        *(() if found.pixel is not None else ("the size of a pixel, pixel_size= in millimetres: else per pixel",)),
+    )
+    what = "Counts with flat fields" if counts else "Sinograms, if its rows are angles and its columns detectors"
+    return Finding(what, facts, "lipspline reconstruct ct IN OUT.nii.gz", steps, missing)
+
+
+INSPECTORS: dict[str, Inspector] = {"MRI": inspect_mri, "CT": inspect_sinograms}
+"""Who looks at a file, by what they know: a new kind of data joins here by one function."""
+
+
+def inspect_file(path: str | Path) -> Inspection:
+    """Look at a file or folder with everything that reads data.
+
+    Example:
+        >>> import tempfile, torch, numpy
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     numpy.save(f"{folder}/k.npy", torch.fft.fft2(torch.ones(2, 8, 8)).numpy())
+        ...     print(inspect_file(f"{folder}/k.npy").findings[0].facts["slices"])
+        2
+    """
+    path = Path(path)
+    if not path.exists() and not path.with_suffix(".cfl").exists():
+        raise FileNotFoundError(f"There is no file {path}.")
+    findings, problems = [], []
+    for name, inspector in INSPECTORS.items():
+        try:
+            found = inspector(path)
+        except (ValueError, OSError, ImportError) as error:
+            problems.append(f"{name}: {error}")
+        else:
+            findings += [] if found is None else [found]
+    return Inspection(path, _bytes(path), tuple(findings), tuple(problems))
+
+
+def of_kspace(kspace: Kspace) -> Finding:
+    """What k-space is, and what would be done with it."""
+    slices, coils, height, width = kspace.data.shape
+    share = 100 * float(kspace.mask.double().mean())
+    sampled = "columns" if kspace.mask.ndim == 1 or kspace.mask.shape[-2] == 1 else "single points"
+    facts = {
+        "slices": str(slices),
+        "coils": str(coils),
+        "k-space": f"{height} x {width} (readout x phase encoding)",
+        "measured": f"{share:.3g} % of {sampled}{', another part in each slice' if kspace.mask.ndim == 3 else ''}",
+    }
+    if kspace.crop is not None:
+        facts["images"] = f"{kspace.crop[0]} x {kspace.crop[1]}, the middle of what k-space gives"
+    if kspace.affine is not None:
+        facts["voxels"] = " x ".join(f"{length:.3g}" for length in voxel_size(kspace.affine)) + " mm"
+    if kspace.notes:
+        facts["on reading"] = "; ".join(kspace.notes)
+    return Finding(
+        f"Measured k-space of {'one coil' if coils == 1 else f'{coils} coils'}, Cartesian",
+        facts,
+        "lipspline reconstruct mri IN OUT.nii.gz",
+        tuple(_steps(kspace)),
+        tuple(_missing(kspace, share)),
+    )
+
+
+def _steps(kspace: Kspace) -> list[str]:
+    steps = []
+    if kspace.coils > 1:
+        source = (
+            "the noise measurement of the file" if kspace.noise is not None else "an estimate from where no signal is"
+        )
+        steps.append(f"whiten the coils with {source}")
+        steps.append("take the coil maps of the file" if kspace.maps is not None else "estimate coil maps by ESPIRiT")
+    if not kspace.real:
+        steps.append("fold the phase of low resolution into the maps, if the middle of k-space is measured")
+    steps.append("minimise data term and ridge energy, with a certificate for each slice")
+    if kspace.reference is not None:
+        steps.append("compare with the reference of the file")
+    return steps
+
+
+def _missing(kspace: Kspace, share: float) -> list[str]:
+    missing = []
+    if kspace.affine is None:
+        missing.append("place and size of the voxels: the output has voxels of 1 mm and no orientation")
+    if kspace.coils > 1 and kspace.noise is None:
+        missing.append("a noise measurement")
+    if kspace.reference is None and math.isclose(share, 100):
+        missing.append("nothing to reconstruct from less: all was measured; thin it out with acceleration=4 to compare")
+    return missing
+
+
+def of_images(volume: Volume) -> Finding:
+    """What images are, and what would be done with them."""
+    slices, height, width = volume.slices.shape
+    facts = {
+        "slices": str(slices),
+        "size": f"{height} x {width}",
+        "values": f"{float(volume.slices.min()):.4g} to {float(volume.slices.max()):.4g}",
+        "unit": volume.unit,
+    }
+    if volume.affine is not None:
+        facts["voxels"] = " x ".join(f"{length:.3g}" for length in volume.voxel) + " mm"
+    kind = "ct" if volume.unit == "hounsfield" else "mri"
+    return Finding(
+        "Images",
+        facts,
+        f"lipspline reconstruct {kind} IN OUT.nii.gz simulate=True",
+        ("measure the images, add noise, reconstruct, compare",),
+        ("raw data: images can only be measured again in a simulation, or denoised (lipspline denoise)",),
+    )
+
+
+def _first(read: Callable[..., Any], path: Path) -> Any:
+    """What is read from a file, or from its first slice if all of it is too much."""
+    try:
+        return read(path)
+    except FileError as error:
+        if "choose fewer slices" not in str(error):
+            raise
+        return read(path, slice(0, 1))
+
+
+def _bytes(path: Path) -> int:
+    files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
+    pair = [path.with_suffix(ending) for ending in (".cfl", ".hdr")] if path.suffix in (".cfl", ".hdr") else files
+    return sum(file.stat().st_size for file in pair if file.is_file())

@@ -1,0 +1,191 @@
+"""A batch `(B, ...)` is `B` independent problems: sizes and choices image by image, and the record of each image."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+# Calls over which the fall of the residual is measured, for the way and the time to go.
+RECENT = 6
+
+
+def inner(a: Tensor, b: Tensor) -> Tensor:
+    r"""Real inner products `Re⟨a_i, b_i⟩` of the images of two batches, accumulated in float64: `(B, ...) -> (B,)`.
+
+    Complex images are pairs of real ones; with this inner product the theorems for real images apply to them.
+
+    Example:
+        >>> inner(torch.tensor([[1j, 2.0]]), torch.tensor([[1j, 1.0]]))
+        tensor([3.], dtype=torch.float64)
+    """
+    a, b = _as_real_rows(a), _as_real_rows(b)
+    return torch.linalg.vecdot(a, b)
+
+
+def norms(x: Tensor) -> Tensor:
+    """Euclidean norm of each image of a batch, in float64: `(B, ...) -> (B,)`.
+
+    Example:
+        >>> norms(torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
+        tensor([5., 1.], dtype=torch.float64)
+    """
+    return torch.linalg.vector_norm(_as_real_rows(x), dim=1)
+
+
+def pick(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """The images of `a` where `mask` holds and those of `b` elsewhere; `mask` is `(B,)`.
+
+    Example:
+        >>> pick(torch.tensor([True, False]), torch.ones(2, 2), torch.zeros(2, 2))
+        tensor([[1., 1.],
+                [0., 0.]])
+    """
+    return torch.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+
+
+def scale(factor: Tensor, x: Tensor) -> Tensor:
+    """Multiply each image of a batch by its own real factor: `(B,), (B, ...) -> (B, ...)`.
+
+    Example:
+        >>> scale(torch.tensor([2.0, 0.0]), torch.ones(2, 2))
+        tensor([[2., 2.],
+                [0., 0.]])
+    """
+    return factor.to(x.real.dtype).reshape(-1, *[1] * (x.ndim - 1)) * x
+
+
+def _as_real_rows(x: Tensor) -> Tensor:
+    return (torch.view_as_real(x) if x.is_complex() else x).flatten(start_dim=1).double()
+
+
+class Status(StrEnum):
+    """Where the iteration for an image stands, or why it ended; `sentence` says it in words."""
+
+    RUNNING = "running"
+    CONVERGED = "converged"
+    OUT_OF_STEPS = "out of steps"
+    ROUND_OFF = "round-off"
+    DIVERGED = "diverged"
+    NOT_FINITE = "not finite"
+    STRETCHED = "stretched"
+
+    @property
+    def sentence(self) -> str:
+        """The status in words."""
+        return SENTENCES[self]
+
+    @property
+    def refutes(self) -> bool:
+        """Whether the iteration did what its theorem excludes, so that a hypothesis must be wrong."""
+        return self in (Status.NOT_FINITE, Status.STRETCHED)
+
+
+SENTENCES = {
+    Status.RUNNING: "still running",
+    Status.CONVERGED: "converged",
+    Status.OUT_OF_STEPS: "not converged: there were no steps left",
+    Status.ROUND_OFF: "not converged: no step lowers the objective any more in this precision",
+    Status.DIVERGED: "stopped: the iteration diverges, a step has become a million times as long as the first",
+    Status.NOT_FINITE: "stopped: the prior or the operator returned NaN or infinity",
+    Status.STRETCHED: (
+        "stopped: the iteration drove two iterates apart, which a nonexpansive map cannot do, "
+        "so the Lipschitz bound given for the denoiser, or the adjoint or norm of the operator, is wrong"
+    ),
+}
+
+
+@dataclass
+class ImageRun:
+    """How the iteration went for one image of the batch."""
+
+    tol: float
+    """The residual at which it counts as converged."""
+    status: Status = Status.RUNNING
+    steps: int = 0
+    """Steps taken, accelerated ones included; a rejected proposal is a call of the map but not a step."""
+    accelerated: int = 0
+    residuals: list[float] = field(default_factory=list)
+    """Relative residual `‖T(x) - x‖ / ‖x‖` of the current iterate x after each call of the map."""
+    change: float = math.inf
+    """Absolute residual `‖T(x) - x‖` of the last iterate x; what is returned is `T(x)`."""
+
+    @property
+    def converged(self) -> bool:
+        """Whether the residual reached the tolerance."""
+        return self.status is Status.CONVERGED
+
+    @property
+    def reason(self) -> str:
+        """Why the iteration ended, as a sentence."""
+        if self.status is not Status.OUT_OF_STEPS:
+            return self.status.sentence
+        return f"not converged: residual {self.residuals[-1]:.3g} after {self.calls} steps, tol is {self.tol:g}"
+
+    @property
+    def calls(self) -> int:
+        """Calls of the map for this image."""
+        return len(self.residuals)
+
+
+def stop(runs: Sequence[ImageRun], which: Tensor, status: Status) -> None:
+    """Note for the images of a mask `(B,)` that they ended, and why."""
+    for row in which.nonzero().squeeze(1).tolist():
+        runs[row].status = status
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a progress callback is told after every call of the map; the worst image counts."""
+
+    calls: int
+    residual: float
+    running: int
+    images: int
+    seconds: float
+    eta: float | None
+    """Estimated seconds to go, from how fast the residual has been falling; None while it is not falling."""
+    value: Tensor
+    """What would be returned if the iteration ended now, `(B, ...)`; to be looked at, not changed."""
+
+
+class Clock:
+    """Tells the progress callback how far the worst image has come, and when it may be there."""
+
+    def __init__(self, tol: float, progress: Callable[[Progress], None] | None):
+        self.tol, self.progress, self.begin = tol, progress, time.perf_counter()
+        self.worst: list[float] = []
+
+    def tick(self, runs: Sequence[ImageRun], running: Tensor, calls: int, value: Tensor) -> None:
+        """Report after a call of the map."""
+        if self.progress is None:
+            return
+        self.worst.append(max(run.residuals[-1] for run in runs))
+        seconds = time.perf_counter() - self.begin
+        count = int(running.sum())
+        eta = self._calls_to_go() * seconds / calls if count else 0.0
+        known = eta if math.isfinite(eta) else None
+        self.progress(Progress(calls, self.worst[-1], count, len(runs), seconds, known, value))
+
+    def _calls_to_go(self) -> float:
+        """Calls until the tolerance if the residual goes on falling as it has of late."""
+        fall = decay(self.worst)
+        if not 0 < fall < 1 or not math.isfinite(self.worst[-1]):
+            return math.inf
+        return max(math.log(self.worst[-1] / self.tol), 0.0) / -math.log(fall)
+
+
+def decay(residuals: Sequence[float]) -> float:
+    """The factor by which residuals have changed a call, on average over the most recent ones.
+
+    Example:
+        >>> decay([1.0, 0.5, 0.25])
+        0.5
+    """
+    recent = residuals[-RECENT - 1 :]
+    if len(recent) < 2 or not 0 < recent[0] < math.inf:
+        return 0.0
+    return (recent[-1] / recent[0]) ** (1 / (len(recent) - 1))

@@ -1,0 +1,149 @@
+r"""Classifiers that no small perturbation changes: certified radii and accuracies, and losses that make them large.
+
+If the map from inputs to logits is Lipschitz with constant L, the difference of two logits has the constant
+:math:`\sqrt 2\, L`, as it is the map followed by :math:`e_i - e_j`. So no perturbation of Euclidean length below
+:math:`(z_1 - z_2) / (\sqrt 2\, L)` changes the class, where :math:`z_1 > z_2` are the two largest logits. If only each
+logit by itself is L-Lipschitz (rows of norm 1 in the last layer), the constant of the difference is 2 L.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lipspline._infra import checks
+
+__all__ = [
+    "certified_accuracy",
+    "certified_radius",
+    "hkr_loss",
+    "multi_margin_loss",
+    "temperature_cross_entropy",
+]
+
+Norm = Literal["joint", "each"]
+_DIFFERENCES: dict[str, float] = {"joint": math.sqrt(2), "each": 2.0}
+
+
+def certified_radius(logits: Tensor, lipschitz: float = 1.0, *, bound_of: Norm = "joint") -> Tensor:
+    """The Euclidean radius around each input within which a classifier provably keeps its answer.
+
+    Args:
+        logits: (B, K), or (B,) or (B, 1) of a binary classifier that decides by the sign.
+        lipschitz: a proven constant of the map from inputs to logits: `lipspline.certify(model).upper`.
+        bound_of: "joint" if the constant is that of all logits as one vector, which is what `certify` proves; "each" if
+            only every single logit has it.
+
+    Returns:
+        (B,), 0 where two classes tie.
+
+    Example:
+        >>> certified_radius(torch.tensor([[3.0, 1.0, 0.0]]))  # 2 / sqrt(2)
+        tensor([1.4142])
+    """
+    checks.positive("lipschitz", lipschitz)
+    factor = _DIFFERENCES[checks.one_of("bound_of", bound_of, _DIFFERENCES)]
+    if logits.ndim == 1 or (logits.ndim == 2 and logits.shape[1] == 1):
+        return logits.reshape(len(logits)).abs() / lipschitz
+    _check_logits(logits)
+    largest = logits.topk(2, dim=1).values
+    return (largest[:, 0] - largest[:, 1]) / (factor * lipschitz)
+
+
+def certified_accuracy(
+    logits: Tensor, labels: Tensor, epsilon: float, lipschitz: float = 1.0, *, bound_of: Norm = "joint"
+) -> float:
+    """The share of inputs that are classified rightly, and provably so after any perturbation of length `epsilon`.
+
+    Args:
+        logits: (B, K), or (B,) of a binary classifier.
+        labels: (B,) classes; of a binary classifier, positive or not.
+        epsilon: Euclidean length; 0 gives the accuracy itself.
+        lipschitz: see `certified_radius`.
+        bound_of: see `certified_radius`.
+
+    Example:
+        >>> logits = torch.tensor([[3.0, 0.0], [1.0, 0.0], [0.0, 5.0]])
+        >>> labels = torch.tensor([0, 0, 0])
+        >>> round(certified_accuracy(logits, labels, 0.0), 3), round(certified_accuracy(logits, labels, 1.0), 3)
+        (0.667, 0.333)
+    """
+    if not epsilon >= 0:
+        raise ValueError(f"epsilon must be a length, at least 0, but is {epsilon!r}.")
+    radius = certified_radius(logits, lipschitz, bound_of=bound_of)
+    if len(labels) != len(radius):
+        raise ValueError(f"There are {len(radius)} rows of logits, but {len(labels)} labels.")
+    if logits.ndim == 2 and logits.shape[1] > 1:
+        right = logits.argmax(dim=1) == labels
+    else:
+        right = (logits.reshape(-1) > 0) == (labels > 0)
+    return float((right & ((radius > epsilon) | (epsilon == 0))).double().mean())
+
+
+def hkr_loss(outputs: Tensor, labels: Tensor, *, alpha: float = 10.0, margin: float = 1.0) -> Tensor:
+    r"""The hinge-Kantorovich-Rubinstein loss (Serrurier et al., 2021) of 1-Lipschitz classifiers.
+
+    .. math:: E_{y=-1} f - E_{y=+1} f + \alpha\, E\, \max(0, m - y f)
+
+    The first part alone is minus the Wasserstein distance of the classes. Several classes are one against all others,
+    averaged.
+
+    Args:
+        outputs: (B,) or (B, 1) with labels -1 and 1, or (B, K) with classes.
+        labels: (B,); every class, and something else, should occur in a batch: a class that does not has no mean.
+        alpha: weight of the hinge.
+        margin: m.
+
+    Example:
+        >>> hkr_loss(torch.tensor([2.0, -2.0]), torch.tensor([1, -1]))
+        tensor(-4.)
+    """
+    checks.positive("margin", margin)
+    if outputs.ndim == 1 or outputs.shape[1] == 1:
+        signs = torch.where(labels > 0, 1.0, -1.0).to(outputs)[:, None]
+        outputs = outputs.reshape(-1, 1)
+    else:
+        _check_logits(outputs)
+        signs = 2 * F.one_hot(labels, outputs.shape[1]).to(outputs) - 1
+    inside, outside = (signs > 0).to(outputs), (signs < 0).to(outputs)
+    means = [(outputs * part).sum(0) / part.sum(0).clamp(min=1) for part in (inside, outside)]
+    hinge = (margin - signs * outputs).clamp(min=0)
+    return (means[1] - means[0]).mean() + alpha * hinge.mean()
+
+
+def multi_margin_loss(logits: Tensor, labels: Tensor, *, margin: float = 1.0) -> Tensor:
+    """How much the right logit misses `margin` over the largest other one, on average; 0 if it never does.
+
+    A margin of `sqrt(2) * epsilon` asks for the certified radius `epsilon`.
+
+    Example:
+        >>> multi_margin_loss(torch.tensor([[3.0, 2.5, 0.0]]), torch.tensor([0]))
+        tensor(0.5000)
+    """
+    checks.positive("margin", margin)
+    _check_logits(logits)
+    right = logits.gather(1, labels[:, None]).squeeze(1)
+    others = logits.scatter(1, labels[:, None], -torch.inf).amax(dim=1)
+    return (margin - right + others).clamp(min=0).mean()
+
+
+def temperature_cross_entropy(logits: Tensor, labels: Tensor, *, temperature: float = 10.0) -> Tensor:
+    r"""Cross-entropy of `temperature * logits`, divided by the temperature (Béthune et al., 2022).
+
+    The logits of a 1-Lipschitz network are small, so that plain cross-entropy mostly widens margins. A high temperature
+    counts mistakes, a small one widens margins: it trades accuracy against certified accuracy.
+
+    Example:
+        >>> loss = temperature_cross_entropy(torch.tensor([[1.0, 0.0]]), torch.tensor([1]), temperature=100.0)
+        >>> round(float(loss), 3)
+        1.0
+    """
+    checks.positive("temperature", temperature)
+    return F.cross_entropy(temperature * logits, labels) / temperature
+
+
+def _check_logits(logits: Tensor) -> None:
+    if logits.ndim != 2:
+        raise ValueError(f"Logits must have the shape (B, K), but have {tuple(logits.shape)}.")

@@ -1,0 +1,300 @@
+"""Bounds of any module that can be traced: tight ones, refusals that name the line, and random graphs."""
+
+import math
+
+import graph_hunt
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import lipspline as ls
+from lipspline.certification import flow, functions, moves, operations
+from lipspline.certification.graph import graph_bounds
+
+
+class Written(nn.Module):
+    """A module with a forward of its own."""
+
+    def __init__(self, function, **parts: nn.Module):
+        super().__init__()
+        self.function = function
+        self.parts = nn.ModuleDict(parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x, **self.parts)
+
+
+def upper(function, shape: tuple[int, ...], **parts: nn.Module) -> float:
+    model = Written(function, **parts).double().eval()
+    return graph_bounds(model, torch.randn(1, *shape, dtype=torch.float64), lambda name, module: None)[0]
+
+
+def turn(like: Tensor) -> Tensor:
+    return torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=like.dtype)
+
+
+EXACT = {
+    "a residual sum": (lambda x: x + x.relu(), 2.0),
+    "a difference that cancels": (lambda x: x - 0.25 * x, 0.75),
+    "a concatenation": (lambda x: torch.cat([x, x.relu()], 1), math.sqrt(2)),
+    "halves joined again": (lambda x: torch.cat(x.chunk(2, 1)[::-1], 1), 1.0),
+    "halves that overlap": (lambda x: torch.cat([x[:, :3], x[:, 1:]], 1), math.sqrt(2)),
+    "the larger and the smaller half": (
+        lambda x: torch.cat([torch.maximum(*x.chunk(2, 1)), torch.minimum(*x.chunk(2, 1))], 1), 1.0),
+    "a function of each half": (lambda x: torch.cat([x[:, :2].relu(), x[:, 2:].tanh()], 1), 1.0),
+    "a leaky slope by hand": (lambda x: torch.maximum(x, 0.1 * x), 1.0),
+    "sorting in groups": (lambda x: x.view(-1, 2, 2).sort(-1)[0].flatten(1), 1.0),
+    "a sum over an axis": (lambda x: x.sum(1), 2.0),
+    "a mean over an axis": (lambda x: x.mean(1), 0.5),
+    "a length": (lambda x: torch.linalg.vector_norm(x, dim=1), 1.0),
+    "an entry shown three times": (lambda x: x.repeat_interleave(3, 1), math.sqrt(3)),
+    "reflection": (lambda x: F.pad(x[:, None], (1, 1), mode="reflect"), math.sqrt(2)),
+    "a matrix": (lambda x: x @ torch.ones(4, 4, dtype=x.dtype), 4.0),
+    "two matrices that undo each other": (
+        lambda x: x[:, :2] @ (2.0 * turn(x)) @ (0.5 * turn(x).mT),
+        1.0,
+    ),
+    "a matrix and its input": (lambda x: x - 0.25 * x @ torch.ones(4, 4, dtype=x.dtype), 1.0),
+    "one matrix for each copy": (lambda x: x[:, None] @ torch.eye(4, dtype=x.dtype).expand(9, 4, 4), 3.0),
+    "SiLU by hand": (lambda x: x * x.sigmoid(), 1.0998394),
+    "ELU": (lambda x: F.elu(x, 1.5), 1.5),
+    "a sigmoid": (torch.sigmoid, 0.25),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_bounds_that_are_equalities(name: str):
+    """Each is the exact Lipschitz constant, so that neither a looser nor a smaller bound passes."""
+    function, exact = EXACT[name]
+    assert upper(function, (4,)) == pytest.approx(exact, rel=1e-6)
+    assert upper(function, (4,)) >= exact * (1 - 1e-15)
+
+
+def averaging(axes: int, mode: str = "zeros") -> nn.Module:
+    layer = (nn.Conv1d, nn.Conv2d)[axes - 1](1, 1, 3, padding=1, padding_mode=mode, bias=False)
+    nn.init.constant_(layer.weight, 3.0**-axes)
+    return layer
+
+
+def test_neighbouring_convolutions_count_as_one():
+    """A difference after an average: the product of the norms is 2, that of the composition much less."""
+    difference = nn.Conv1d(1, 1, 2, bias=False)
+    difference.weight.data.copy_(torch.tensor([[[1.0, -1.0]]]))
+    model = Written(lambda x, a, d: d(a(x)), a=averaging(1), d=difference)
+    matrix = torch.func.jacrev(model.double())(torch.zeros(1, 1, 200, dtype=torch.float64)).reshape(199, 200)
+    exact = float(torch.linalg.matrix_norm(matrix.detach(), ord=2))
+    bound = upper(model.function, (1, 200), a=averaging(1), d=difference)
+    assert exact <= bound <= 1.03 * exact < 0.8
+
+
+def test_zeros_between_convolutions_keep_them_apart():
+    """Zero padding between two convolutions cuts off what the first left outside, so they do not compose."""
+    shift, back = (nn.Conv1d(1, 1, 3, padding=1, bias=False) for _ in range(2))
+    shift.weight.data.copy_(torch.tensor([[[3.0, 0.0, 1.0]]]))
+    back.weight.data.copy_(torch.tensor([[[1.0, 0.0, -3.0]]]))
+    model = Written(lambda x, a, b: b(a(x)), a=shift, b=back).double()
+    matrix = torch.func.jacrev(model)(torch.zeros(1, 1, 4, dtype=torch.float64)).reshape(4, 4)
+    assert upper(model.function, (1, 4), a=shift, b=back) >= float(torch.linalg.matrix_norm(matrix, ord=2))
+
+
+def test_a_convolution_and_its_input_are_one_convolution():
+    """x - average(x) removes what is constant: its norm is below 1.34, not 1 + 1."""
+    bound = upper(lambda x, a: x - a(x), (1, 12, 12), a=averaging(2))
+    circular = upper(lambda x, a: x - a(x), (1, 12, 12), a=averaging(2, "circular"))
+    assert 1.3 < bound == pytest.approx(circular, rel=0.05)
+    assert bound < 1.4
+
+
+def test_batch_normalisation_is_folded_into_the_convolution():
+    """A gain of 10 on a channel whose kernel is small, and of 0.1 on one that is large."""
+    convolution, normal = nn.Conv1d(2, 2, 1, bias=False), nn.BatchNorm1d(2, eps=0)
+    convolution.weight.data.copy_(torch.tensor([[[0.1], [0.0]], [[0.0], [10.0]]]))
+    normal.weight.data.copy_(torch.tensor([10.0, 0.1]))
+    assert upper(lambda x, c, n: n(c(x)), (2, 7), c=convolution, n=normal) == pytest.approx(1, rel=1e-6)
+
+
+def test_circular_convolutions_are_as_tight_as_their_class():
+    layer = ls.nn.conv2d(4, 4, 3, padding_mode="circular").double()
+    assert upper(lambda x, c: c(x), (4, 8, 8), c=layer) == pytest.approx(1, abs=1e-5)
+
+
+def test_the_librarys_own_layers():
+    layers = nn.Sequential(
+        *(ls.nn.linear(8, 8), ls.nn.LinearSpline(8), ls.nn.Householder(8), ls.nn.MaxMin(), ls.nn.GroupSort(4)),
+        *(ls.nn.LipschitzPReLU(8, init=0.3), ls.nn.AbsoluteValue(), ls.nn.linear(8, 8)),
+    )
+    certificate = ls.certify(Written(lambda x, f: f(x), f=layers), (8,))
+    assert certificate.upper == pytest.approx(1, abs=1e-5)
+    assert certificate.lower is not None
+    assert 0 < certificate.lower <= certificate.upper
+    assert certificate.valid_for == "inputs of shape (1, 8)"
+
+
+def test_layers_with_a_rule_of_their_own_are_asked():
+    """`declare` and `register_rule` hold inside a module that is traced."""
+    jump = ls.declare(lambda x: torch.where(x > 0, x, x / 2), upper=1.0, reason="slopes 1 and 1/2")
+    certificate = ls.certify(Written(lambda x, f: f(x) + x, f=jump), (3,))
+    assert certificate.upper == 2
+    sparse = ls.sparsify(ls.models.mlp(2, 2, width=4, depth=2), inputs=torch.randn(20, 2))[0]
+    assert ls.certify(Written(lambda x, f: x + f(x), f=sparse), (2,)).upper == pytest.approx(2, abs=1e-3)
+
+
+REFUSED = {
+    "attention": (lambda x: x.softmax(1) * x, "both depend on the input"),
+    "layer normalisation": (lambda x: F.layer_norm(x, (4,)), "spread of its own input"),
+    "a square": (lambda x: x**2, "slope has no bound"),
+    "a jump": (lambda x: torch.where(x > 0, x, x + 1), "jumps"),
+    "noise": (lambda x: x + torch.randn(4), "random"),
+    "a gate that is not SiLU": (lambda x: x * (x.sigmoid() + 1), "both depend on the input"),
+    "bits of numbers": (lambda x: x.view(torch.int32).view(torch.float32), "reads the bits"),
+    "division by zero": (lambda x: x / 0, "multiplies by inf"),
+    "a weight from the input": (lambda x: F.linear(torch.ones(1, 4), x), "depends on the input"),
+    "softplus": (F.softplus, "threshold=40"),
+    "integers": (lambda x: x.long().float(), "jumps"),
+    "an unknown operation": (lambda x: torch.special.bessel_j0(x), "no rule"),
+    "a branch on values": (lambda x: x if x.sum() > 0 else -x, "cannot trace"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_rule_is_refused_with_the_reason(name: str):
+    function, reason = REFUSED[name]
+    with pytest.raises(ValueError, match=reason):
+        ls.certify(Written(function), (4,))
+
+
+def test_a_refusal_names_the_line_of_the_users_code():
+    class Gate(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * torch.tanh(x)  # the line in question
+
+    with pytest.raises(ValueError, match=r"mul.*test_graph\.py line \d+, in forward: `return x \* torch"):
+        ls.certify(nn.Sequential(nn.Linear(2, 2), Gate()), (2,))
+
+
+def test_a_module_that_runs_something_else_when_traced_is_refused():
+    class Sly(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x if torch.compiler.is_compiling() else 7 * x
+
+    with pytest.raises(ValueError, match="something else when"):
+        ls.certify(Sly(), (2,))
+
+
+def test_hooks_are_traced_with_the_rest():
+    layer = nn.Identity()
+    layer.register_forward_hook(lambda module, inputs, output: 7 * output)
+    assert ls.certify(nn.Sequential(layer), (2,)).upper == 7
+
+
+def test_wrappers_are_looked_into():
+    model = Written(lambda x: x + x.relu())
+    assert ls.certify(nn.DataParallel(model), (2,)).upper == 2
+    assert ls.certify(torch.compile(model), (2,)).upper == 2  # type: ignore[arg-type]
+
+
+def test_lower_stands_beside_upper_behind_a_flatten():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+    certificate = ls.certify(model, (3, 2, 2))
+    assert certificate.lower == pytest.approx(certificate.upper, rel=1e-3)
+
+
+def test_the_table_says_that_bounds_are_from_the_input():
+    text = str(ls.certify(Written(lambda x: x + x.relu()), (2,)))
+    assert "bound so far" in text
+    assert "for inputs of shape (1, 2)" in text
+
+
+class Block(nn.Module):
+    """The residual block of ResNet-18."""
+
+    def __init__(self, c_in: int, c_out: int, stride: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(c_in, c_out, 3, stride, 1, bias=False)
+        self.bn1, self.bn2 = nn.BatchNorm2d(c_out), nn.BatchNorm2d(c_out)
+        self.conv2 = nn.Conv2d(c_out, c_out, 3, 1, 1, bias=False)
+        self.relu = nn.ReLU(inplace=True)
+        shrinks = stride > 1 or c_in != c_out
+        self.down = (
+            nn.Sequential(nn.Conv2d(c_in, c_out, 1, stride, bias=False), nn.BatchNorm2d(c_out)) if shrinks else None
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        identity = x if self.down is None else self.down(x)
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += identity
+        return self.relu(out)
+
+
+class ResNet(nn.Module):
+    """ResNet-18 in plain torch, with any width."""
+
+    def __init__(self, width: int = 64, classes: int = 1000):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width)
+        sizes = [width, width, 2 * width, 4 * width, 8 * width]
+        blocks = []
+        for i in range(4):
+            stride = 1 if i == 0 else 2
+            blocks += [Block(sizes[i], sizes[i + 1], stride), Block(sizes[i + 1], sizes[i + 1], 1)]
+        self.blocks = nn.Sequential(*blocks)
+        self.fc = nn.Linear(8 * width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, 2, 1)
+        x = F.adaptive_avg_pool2d(self.blocks(x), 1)
+        return self.fc(torch.flatten(x, 1))
+
+
+def test_a_small_resnet_stays_below_its_bound():
+    torch.manual_seed(0)
+    model = ResNet(width=2, classes=3).double().eval()
+    x = torch.randn(1, 3, 16, 16, dtype=torch.float64)
+    jacobian = torch.func.jacrev(model)(x).reshape(3, -1)
+    certificate = ls.certify(model, x)
+    assert float(torch.linalg.matrix_norm(jacobian.detach(), ord=2)) <= certificate.upper < math.inf
+    assert certificate.lower is not None
+
+
+@pytest.mark.slow
+def test_resnet_18_certifies():
+    torch.manual_seed(0)
+    assert math.isfinite(ls.certify(ResNet().eval(), (3, 224, 224)).upper)
+
+
+@pytest.mark.parametrize("first", range(0, 100, 50))
+def test_no_random_graph_exceeds_its_bound(first: int):
+    """Singular values of exact Jacobians; some bounds are reached, and none is refused."""
+    counts = graph_hunt.hunt(range(first, first + 50), report=lambda line: None)
+    assert counts["ABOVE"] == 0
+    assert counts["below"] >= 45
+    assert counts["tight within 1 %"] >= 10
+
+
+def _wrong_joint(flows):
+    return max(flow.upper for flow in flows)
+
+
+WRONG = {
+    "sums": lambda m: m.setattr(operations, "add_maps", lambda one, other, sizes: one),
+    "concatenations": lambda m: m.setattr(moves, "joint_upper", _wrong_joint),
+    "entries shown twice": lambda m: m.setattr(moves, "copies_root", lambda indices: 1.0),
+    "zeros between convolutions": lambda m: m.setattr(
+        flow.Convolution, "border", property(lambda self: False, lambda self, value: None), raising=False
+    ),
+    "slopes": lambda m: m.setitem(functions.SLOPES, "silu", 1.0),
+    "batch normalisation": lambda m: m.setattr(operations, "_channel", lambda gains, call: gains[:1].clamp(-1, 1)),
+    "broadcasting": lambda m: m.setattr(operations, "broadcast", lambda flow, shape: flow),
+    "pooling": lambda m: m.setattr(functions, "_axis_by_axis", lambda flow, axes, along: 0.3),
+    "matrices": lambda m: m.setattr(operations, "spectral_norm_upper", lambda weight: float(weight.abs().max())),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", WRONG)
+def test_the_hunt_finds_what_is_wrong_in_a_graph(what: str, monkeypatch):
+    """Each mistake planted in the rules is met by one of a few hundred graphs."""
+    WRONG[what](monkeypatch)
+    assert any(graph_hunt.examine(seed).outcome == "ABOVE" for seed in range(600))

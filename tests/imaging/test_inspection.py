@@ -1,0 +1,55 @@
+"""What `lipspline inspect` says of a file."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import sample_files
+from lipspline.imaging.inspection import inspect_file
+
+
+@pytest.mark.parametrize("name", sample_files.MRI_FILES)
+def test_every_format_of_kspace_is_recognised(name, tmp_path):
+    found = inspect_file(sample_files.MRI_FILES[name](tmp_path / name))
+    kspace = next(finding for finding in found.findings if "k-space" in finding.what)
+    assert f"{sample_files.HEIGHT} x {sample_files.WIDTH}" in kspace.facts["k-space"]
+    assert kspace.command.startswith("lipspline reconstruct mri IN")
+    assert found.size > 0
+    assert kspace.what in str(found)
+
+
+def test_images_are_to_be_simulated_from_and_a_real_array_may_be_a_sinogram(tmp_path):
+    found = inspect_file(sample_files.write_npy(tmp_path / "a.npy", sample_files.images()))
+    assert [finding.what.split()[0].strip(",") for finding in found.findings] == ["Images", "Sinograms"]
+    assert "simulate=True" in found.findings[0].command
+
+
+def test_what_is_in_the_file_is_not_missing(tmp_path):
+    with_maps = inspect_file(sample_files.write_fastmri(tmp_path / "a.h5", maps=True, mask=True)).findings[0]
+    without = inspect_file(sample_files.write_fastmri(tmp_path / "b.h5")).findings[0]
+    assert "take the coil maps of the file" in with_maps.steps
+    assert "estimate coil maps by ESPIRiT" in without.steps
+    assert "100 %" not in with_maps.facts["measured"]
+    assert "100 %" in without.facts["measured"]
+
+
+def test_nothing_recognised_says_why_and_ends_with_1(tmp_path):
+    (tmp_path / "scan.xyz").write_text("nothing")
+    found = inspect_file(tmp_path / "scan.xyz")
+    assert not found.findings
+    assert "not in a known format" in str(found)
+    with pytest.raises(FileNotFoundError):
+        inspect_file(tmp_path / "none.h5")
+
+
+def test_the_command_prints_one_document(tmp_path):
+    path = sample_files.write_npy(tmp_path / "k.npy", sample_files.single_coil() + 1)  # no point is exactly zero
+    done = subprocess.run(
+        [sys.executable, "-m", "lipspline", "inspect", str(path), "--json"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    found = json.loads(done.stdout)["findings"][0]
+    assert found["facts"]["coils"] == "1"
+    assert "--acceleration 4" in found["missing"][-1]

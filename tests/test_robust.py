@@ -1,0 +1,112 @@
+"""Certified radii that are reached, accuracies, and losses beside their definitions."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lipspline import robust
+
+
+def nearest_change(logits: torch.Tensor) -> float:
+    """For the identity as classifier: the distance to the nearest point where another class is as large."""
+    top = int(logits.argmax())
+    others = [i for i in range(len(logits)) if i != top]
+    distances = []
+    for i in others:  # the projection on the plane z_top = z_i
+        normal = torch.zeros(len(logits), dtype=logits.dtype)
+        normal[top], normal[i] = 1.0, -1.0
+        moved = logits - normal * (logits @ normal) / (normal @ normal)
+        assert moved[top] == pytest.approx(float(moved[i]))
+        distances.append(float((moved - logits).norm()))
+    return min(distances)
+
+
+def test_the_radius_is_reached_by_the_identity():
+    """The identity is 1-Lipschitz, and an adversary knows its logits: no larger radius is true."""
+    logits = torch.randn(50, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    exact = torch.tensor([nearest_change(row) for row in logits])
+    assert torch.allclose(robust.certified_radius(logits).double(), exact.double())
+
+
+def test_a_constant_for_each_logit_gives_a_smaller_radius():
+    """Two logits x and -x are each 1-Lipschitz, and tie at 0: radius margin / 2, not margin / √2."""
+    logits = torch.tensor([[0.3, -0.3]])
+    assert robust.certified_radius(logits, bound_of="each") == pytest.approx(0.3)
+    assert robust.certified_radius(logits, lipschitz=math.sqrt(2)) == pytest.approx(0.3)
+
+
+def test_a_binary_classifier_decides_by_the_sign():
+    assert robust.certified_radius(torch.tensor([[-2.0], [0.5]]), lipschitz=2.0).tolist() == [1.0, 0.25]
+    assert robust.certified_accuracy(torch.tensor([-2.0, 0.5]), torch.tensor([-1, 1]), 1.0) == 0.5
+
+
+def test_accuracy_at_no_perturbation_is_accuracy():
+    logits = torch.randn(100, 10, generator=torch.Generator().manual_seed(1))
+    labels = torch.randint(10, (100,), generator=torch.Generator().manual_seed(2))
+    assert robust.certified_accuracy(logits, labels, 0.0) == float((logits.argmax(1) == labels).double().mean())
+    curve = [robust.certified_accuracy(logits, labels, e) for e in (0.0, 0.1, 0.3, 1.0, 10.0)]
+    assert curve == sorted(curve, reverse=True)
+    assert curve[-1] == 0
+
+
+def test_an_attack_of_the_certified_length_is_needed():
+    """For the identity: at exactly the radius the classes tie, so the certified accuracy does not count it."""
+    logits, labels = torch.tensor([[math.sqrt(2), 0.0]], dtype=torch.float64), torch.tensor([0])
+    assert robust.certified_accuracy(logits, labels, 1.0 + 1e-12) == 0
+    assert robust.certified_accuracy(logits, labels, 1.0 - 1e-12) == 1
+
+
+def test_hkr_is_hinge_minus_the_distance_of_the_means():
+    outputs = torch.tensor([0.2, 3.0, -0.5, 1.0])
+    labels = torch.tensor([1, 1, -1, -1])
+    by_hand = (0.25 - 1.6) + 5.0 * (0.8 + 0 + 0.5 + 2.0) / 4
+    assert float(robust.hkr_loss(outputs, labels, alpha=5.0)) == pytest.approx(by_hand)
+
+
+def test_hkr_of_classes_is_the_mean_of_one_against_all():
+    outputs = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(12) % 3
+    single = [robust.hkr_loss(outputs[:, k], torch.where(labels == k, 1, -1)) for k in range(3)]
+    assert float(robust.hkr_loss(outputs, labels)) == pytest.approx(float(sum(single)) / 3, rel=1e-5)
+
+
+def test_the_margin_loss_is_zero_exactly_where_the_radius_is_certified():
+    logits = torch.randn(200, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    labels = logits.argmax(1)
+    epsilon = 0.4
+    radius = robust.certified_radius(logits)
+    losses = torch.stack(
+        [
+            robust.multi_margin_loss(z[None], y[None], margin=math.sqrt(2) * epsilon)
+            for z, y in zip(logits, labels, strict=True)
+        ]
+    )
+    assert torch.equal(losses <= 0, radius >= epsilon)
+    assert torch.allclose(losses, math.sqrt(2) * (epsilon - radius).clamp(min=0))
+
+
+def test_cross_entropy_at_temperature_one_is_torchs():
+    logits, labels = torch.randn(6, 4), torch.arange(6) % 4
+    assert torch.allclose(
+        robust.temperature_cross_entropy(logits, labels, temperature=1.0), F.cross_entropy(logits, labels)
+    )
+    hot = robust.temperature_cross_entropy(logits, labels, temperature=1e4)
+    worst = (logits.amax(1) - logits.gather(1, labels[:, None])[:, 0]).mean()
+    assert float(hot) == pytest.approx(float(worst), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: robust.certified_radius(torch.zeros(2, 3, 4)), "must have the shape"),
+        (lambda: robust.certified_radius(torch.zeros(2, 3), 0.0), "lipschitz must be"),
+        (lambda: robust.certified_radius(torch.zeros(2, 3), bound_of="none"), "bound_of"),  # type: ignore[arg-type]
+        (lambda: robust.certified_accuracy(torch.zeros(2, 3), torch.zeros(3), 1.0), "2 rows of logits, but 3 labels"),
+        (lambda: robust.certified_accuracy(torch.zeros(2, 3), torch.zeros(2), -1.0), "epsilon must be"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(call, sentence: str):
+    with pytest.raises(ValueError, match=sentence):
+        call()
