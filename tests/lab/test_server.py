@@ -101,6 +101,21 @@ def test_other_numbers_in_headers_are_read_or_refused(lab, number):
     assert status in (400, 413)
 
 
+@pytest.mark.parametrize("length", ["x", str(UPLOAD_LIMIT + 1)])
+def test_a_refusal_can_be_read_while_the_request_is_still_being_sent(lab, length):
+    """A socket that is closed with unread input resets the connection, and the answer is lost."""
+    with socket.create_connection(("127.0.0.1", lab.port), timeout=10) as connection:
+        connection.sendall(
+            f"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1:{lab.port}\r\nContent-Length: {length}\r\n\r\n".encode()
+        )
+        time.sleep(0.2)  # the answer is on its way
+        for _ in range(5):
+            connection.sendall(b"x" * 1000)
+            time.sleep(0.01)
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+        assert answer.startswith(b"HTTP/1.1 4")
+
+
 @pytest.mark.parametrize("text", [f'{{"seed": {LONG}}}', f'{{"beta": 1e{LONG}}}', f"-{LONG}"])
 def test_long_numbers_in_requests_are_one_sentence(lab, text):
     status, answer, _ = lab.ask("POST", "/preview", text)

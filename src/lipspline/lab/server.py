@@ -20,6 +20,8 @@ HEAD_SECONDS, BODY_SECONDS = 10.0, 120.0
 """How long a connection may be open before a request has begun, and how long a request may take to arrive."""
 STALL_SECONDS = 30.0
 """How long a client may leave an answer unread."""
+LINGER_SECONDS = 1.0
+"""How long a client may go on sending what is not read any more, before the connection is cut."""
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; connect-src 'self'; "
@@ -169,7 +171,7 @@ def _impatient_protocol() -> Any:
         _stalled: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
+            super().connection_made(_Lingering(transport, self.loop))  # type: ignore[arg-type]
             if len(self.connections) > CONNECTIONS:
                 transport.abort()
             else:
@@ -178,6 +180,10 @@ def _impatient_protocol() -> Any:
         def connection_lost(self, exc: Exception | None) -> None:
             self._cancel_timers()
             super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if not self.transport.is_closing():
+                super().data_received(data)
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
@@ -213,6 +219,33 @@ def _impatient_protocol() -> Any:
                     timer.cancel()
 
     return ImpatientProtocol
+
+
+class _Lingering:
+    """A transport that is closed in two steps, so that a client which is still sending can read the answer.
+
+    Closing a socket whose input has not been read resets the connection, and the answer is lost with it (RFC 9112,
+    section 9.6). So the sending half is closed first, and the rest when the client has closed its own, or after
+    `LINGER_SECONDS`.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop):
+        self._transport, self._loop, self._half_closed = transport, loop, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        """Whether one half is closed already."""
+        return self._half_closed or self._transport.is_closing()
+
+    def close(self) -> None:
+        """Close the sending half now, the other one soon."""
+        if not self.is_closing():
+            self._half_closed = True
+            self._transport.write_eof()
+            self._transport.resume_reading()
+            self._loop.call_later(LINGER_SECONDS, self._transport.abort)
 
 
 async def _refuse(status: int, sentence: str, send: Send) -> None:
