@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import sample_files
-from lipspline.formats.sinograms import Stack, read_angles, read_sinograms
+from lipspline.formats.sinograms import read_angles, read_sinograms
 from lipspline.formats.validation import FileError
+from lipspline.formats.volume import Stack
 
 DATA = Path(os.environ.get("LIPSPLINE_DATA", "/nonexistent")) / "ct" / "measured"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="LIPSPLINE_DATA names no folder with ct/measured")

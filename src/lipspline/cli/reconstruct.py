@@ -10,7 +10,7 @@ import typer
 
 from lipspline._infra import ranks
 from lipspline._infra.memory import keep_memory
-from lipspline._infra.progress import Bars, bars
+from lipspline._infra.progress import Bars, Pace, bars
 from lipspline.cli.output import Json, Seed, Threads, err, show, start
 from lipspline.formats.output import Output, writer
 from lipspline.imaging.mri import Phase, Unknown, Whiten
@@ -264,15 +264,16 @@ def parse_number(option: str, text: str) -> float | Auto:
 
 def _watch(display: Bars, slices: int, first: int) -> Watch:
     """Shows the slices done, and the residual of the one that runs."""
-    done: set[int] = set()
+    pace, own = Pace(), len(ranks.shard(range(slices)))
 
     def watch(i: int, progress: Progress | None) -> None:
         if progress is None:
-            done.add(i)
-            display.show("slices", len(done), slices, note=f"{len(done)}/{slices}")
+            pace.end(i)
+            note = f"{pace.done}/{own}"
         else:
-            note = f"slice {first + i}: {progress.calls} denoiser calls, residual {progress.residual:.1e}"
-            display.show("slices", len(done), slices, note=f"{len(done)}/{slices}, {note}")
+            pace.begin(i)
+            note = f"{pace.done}/{own}, slice {first + i}: {progress.calls} steps, residual {progress.residual:.1e}"
+        display.show("slices", pace.done, own, note=note, left=pace.left(own))
 
     return watch
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lipspline._infra import checks
 from lipspline.formats.validation import FileError, affordable, chosen, existing, reading
-from lipspline.formats.volume import LPS_TO_RAS, Volume, invertible, shifted, voxel_size
+from lipspline.formats.volume import LPS_TO_RAS, LazyVolume, Stack, Volume, invertible, shifted, voxel_size
 
 ENDINGS = (".dcm", ".dicom", ".ima")
 MAGIC, PREAMBLE = b"DICM", 128
@@ -71,7 +71,7 @@ def read(path: str | Path, slices: slice = slice(None)) -> Volume:
     return Volume(torch.from_numpy(values), affine, unit, identity)
 
 
-def write(path: str | Path, volume: Volume, *, modality: str, description: str) -> None:
+def write(path: str | Path, volume: LazyVolume, *, modality: str, description: str) -> None:
     """Write a volume as secondary captures of 16 bit, derived, with new identifiers: one file, or a new folder of them.
 
     Geometry, patient and study are those of `volume`; what it does not know stays empty.
@@ -267,14 +267,15 @@ class Scale(NamedTuple):
     intercept: float
 
 
-def _sixteen_bit(values: Tensor) -> Scale:
+def _sixteen_bit(values: Tensor | Stack) -> Scale:
     decimal = checks.require("pydicom.valuerep", "dicom", "Writing DICOM files").format_number_as_ds
-    low, high = float(values.min()), float(values.max())
+    ends = [torch.aminmax(values[i]) for i in range(len(values))]
+    low, high = min(float(end.min) for end in ends), max(float(end.max) for end in ends)
     slope = (high - low) / (LARGEST - 1) or 1.0  # one step to spare: slope and intercept are rounded
     return Scale(float(decimal(slope)), float(decimal(low)))
 
 
-def _series_header(volume: Volume, modality: str, description: str, scale: Scale) -> Any:
+def _series_header(volume: LazyVolume, modality: str, description: str, scale: Scale) -> Any:
     """Everything that the files of a series share."""
     pydicom = checks.require("pydicom", "dicom", "Writing DICOM files")
     header = pydicom.Dataset()
@@ -282,7 +283,10 @@ def _series_header(volume: Volume, modality: str, description: str, scale: Scale
     with pydicom.config.disable_value_validation():  # what was read is copied, right or wrong
         for key in (*PATIENT, *STUDY):
             setattr(header, key, volume.identity.get(key, ""))
-    content = [description, *volume.identity.values(), hashlib.sha256(volume.slices.numpy().tobytes()).hexdigest()]
+    digest = hashlib.sha256()
+    for i in range(len(volume.slices)):
+        digest.update(volume.slices[i].contiguous().numpy().data)
+    content = [description, *volume.identity.values(), digest.hexdigest()]
     header.StudyInstanceUID = volume.identity.get("StudyInstanceUID") or _identifier("study", *content)
     header.SeriesInstanceUID = _identifier("series", *content)
     header.SOPClassUID = SECONDARY_CAPTURE
@@ -327,7 +331,7 @@ def _axes(affine: Tensor) -> Tensor:
     return axes
 
 
-def _save(path: Path, series: Any, volume: Volume, number: int, scale: Scale) -> None:
+def _save(path: Path, series: Any, volume: LazyVolume, number: int, scale: Scale) -> None:
     pydicom = checks.require("pydicom", "dicom", "Writing DICOM files")
     image = pydicom.Dataset(series)
     image.SOPInstanceUID, image.InstanceNumber = _identifier("image", series.SeriesInstanceUID, str(number)), number + 1

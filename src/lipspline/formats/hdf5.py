@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lipspline._infra import checks
 from lipspline.formats.arrays import Container, Stored
 from lipspline.formats.validation import FileError, affordable, existing, reading
-from lipspline.formats.volume import Volume
+from lipspline.formats.volume import LazyVolume, Stack
 
 ENDINGS = (".h5", ".hdf5")
 NUMBERS = "biufc"
@@ -34,16 +34,18 @@ def container(file: Any) -> Container:
     return Container(Path(file.filename), tuple(file.keys()), lambda name: _stored(file, name))
 
 
-def write(path: str | Path, volume: Volume, *, image: torch.Tensor | None = None) -> None:
+def write(path: str | Path, volume: LazyVolume, *, image: torch.Tensor | Stack | None = None) -> None:
     """Write a volume as `reconstruction` (S, H, W), as fastMRI does, with `affine`, and `complex` if it is given."""
     h5py = checks.require("h5py", "mri", "Writing HDF5 files")
     with h5py.File(path, "w") as file:
-        file["reconstruction"] = volume.slices.numpy()
+        for name, values, dtype in (("reconstruction", volume.slices, np.float32), ("complex", image, np.complex64)):
+            if values is not None:
+                written = file.create_dataset(name, tuple(values.shape), dtype)
+                for i in range(len(values)):
+                    written[i] = values[i].numpy()
         file["reconstruction"].attrs["unit"] = volume.unit
         if volume.affine is not None:
             file["affine"] = volume.affine.numpy()
-        if image is not None:
-            file["complex"] = image.numpy()
 
 
 def member(file: Any, name: str) -> Any:

@@ -1,5 +1,6 @@
 """Volumes in NIfTI files, `.nii` and `.nii.gz`."""
 
+import contextlib
 import gzip
 import io
 from pathlib import Path
@@ -11,10 +12,11 @@ from numpy.typing import NDArray
 
 from lipspline._infra import checks
 from lipspline.formats.validation import DEFLATE, FileError, affordable, chosen, existing, reading
-from lipspline.formats.volume import Unit, Volume, invertible, shifted
+from lipspline.formats.volume import LazyVolume, Unit, Volume, invertible, shifted
 
 ENDINGS = (".nii", ".nii.gz")
 LARGEST_HEADER = 540  # bytes, of NIfTI-2; NIfTI-1 has 348
+OFFSET = 352  # bytes before the values of a file without extensions
 FURTHEST = 2**24  # bytes before the values; extensions of real files take kilobytes
 
 
@@ -35,14 +37,34 @@ def read(path: str | Path, slices: slice = slice(None), *, unit: Unit = "arbitra
     return Volume(torch.from_numpy(values), shifted(invertible(affine), depth=numbers.start), unit)
 
 
-def write(path: str | Path, volume: Volume) -> None:
-    """Write a volume as float32 with its affine; without one, the voxels are cubes of 1 mm at the origin."""
+def write(path: str | Path, volume: LazyVolume) -> None:
+    """Write a volume as float32 with its affine, slice by slice.
+
+    Without an affine the voxels are cubes of 1 mm around the origin, seen as axial slices are: row 0 at the top, which
+    is the front, and column 0 at the left, which is the right-hand side.
+    """
     nibabel = checks.require("nibabel", "mri", "Writing NIfTI files")
-    place = invertible(volume.affine)
-    affine = np.eye(4) if place is None else place.numpy()
-    image = nibabel.Nifti1Image(volume.slices.permute(2, 1, 0).numpy(), affine)
-    image.header.set_xyzt_units("mm")
-    nibabel.save(image, path)
+    path, place = Path(path), invertible(volume.affine)
+    depth, rows, columns = volume.slices.shape
+    header = nibabel.Nifti1Header()
+    header.set_data_dtype(np.float32)
+    header.set_data_shape((columns, rows, depth))
+    header.set_sform((_axial(columns, rows, depth) if place is None else place).numpy(), code="aligned")
+    header.set_xyzt_units("mm")
+    header.set_data_offset(OFFSET)
+    with path.open("wb") as raw:
+        packed = gzip.GzipFile("", "wb", 1, raw, mtime=0) if path.suffix == ".gz" else contextlib.nullcontext(raw)
+        with packed as file:
+            header.write_to(file)
+            for i in range(depth):
+                file.write(volume.slices[i].contiguous().numpy().astype("<f4", copy=False).data)
+
+
+def _axial(columns: int, rows: int, depth: int) -> torch.Tensor:
+    steps = torch.tensor([-1.0, -1.0, 1.0], dtype=torch.float64)
+    affine = torch.diag(torch.cat([steps, torch.ones(1, dtype=torch.float64)]))
+    affine[:3, 3] = -steps * (torch.tensor([columns, rows, depth], dtype=torch.float64) - 1) / 2
+    return affine
 
 
 def _open(path: Path) -> BinaryIO:

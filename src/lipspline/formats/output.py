@@ -27,7 +27,7 @@ from torch import Tensor
 import lipspline
 from lipspline._infra import files
 from lipspline.formats import dicom, hdf5, nifti, pictures
-from lipspline.formats.volume import Volume
+from lipspline.formats.volume import LazyVolume, Stack
 
 CERTIFICATE, PAGE, PARTS = ".json", ".html", ".parts"
 """Endings of what belongs to a result."""
@@ -327,10 +327,10 @@ def _remove(folder: Path) -> None:
 class Image:
     """What is written: a volume, how it came about, and its complex values where it has some."""
 
-    volume: Volume
+    volume: LazyVolume
     modality: str
     description: str
-    complex_values: Tensor | None = None
+    complex_values: Tensor | Stack | None = None
 
 
 Writer = Callable[[Path, Image], None]
@@ -374,7 +374,12 @@ def write(path: str | Path, image: Image) -> None:
 
 
 def _write_npy(path: Path, image: Image) -> None:
-    np.save(path, image.volume.slices.numpy())
+    slices = image.volume.slices
+    with path.open("wb") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": tuple(slices.shape)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for i in range(len(slices)):
+            file.write(slices[i].contiguous().numpy().astype("<f4", copy=False).data)
 
 
 def _write_hdf5(path: Path, image: Image) -> None:

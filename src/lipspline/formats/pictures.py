@@ -15,12 +15,13 @@ from lipspline._infra import checks
 from lipspline._infra.files import write_whole
 from lipspline.formats import arrays, png
 from lipspline.formats.validation import FileError, affordable, chosen, existing, reading
-from lipspline.formats.volume import Volume
+from lipspline.formats.volume import LazyVolume, Volume
 
 PNG, TIFF = (".png",), (".tif", ".tiff")
 ENDINGS = (*PNG, *TIFF)
 LARGEST = 65535  # of 16 bits
 LARGEST_TILE = 2**26
+LARGEST_TIFF = 2**32 - 2**25  # bytes that addresses of 32 bits reach, with room for what is not pixels
 LUMA = np.array([0.299, 0.587, 0.114])
 COLOURS = {1: 1, 2: 1, 3: 3, 4: 3}
 """How many channels of an image show it; the last of 2 or 4 is its transparency."""
@@ -80,12 +81,23 @@ def read_volume(path: str | Path, slices: slice = slice(None)) -> Volume:
         return _checked_volume(path, np.stack([gray(page) for page in pages]))
 
 
-def write_volume(path: str | Path, volume: Volume) -> None:
+def count_pages(path: str | Path) -> tuple[int, int, int]:
+    """How many pages a TIFF file has, and how many rows and columns the first of them."""
+    path = existing(path, "picture")
+    with reading(path, "TIFF"), _tiff(path) as file:
+        height, width = _page(path, file.pages[0], 1).shape[:2]
+        return len(file.pages), height, width
+
+
+def write_volume(path: str | Path, volume: LazyVolume) -> None:
     """Write one slice as PNG of 16 bit, from its least to its largest value; or a stack as TIFF in float32."""
     path = Path(path)
     if path.suffix.lower() in TIFF:
         tifffile = checks.require("tifffile", "images", "Writing TIFF files")
-        tifffile.imwrite(path, volume.slices.numpy(), photometric="minisblack", metadata=None)
+        pages = (volume.slices[i].numpy() for i in range(len(volume.slices)))
+        shape, large = tuple(volume.slices.shape), 4 * volume.slices.numel() > LARGEST_TIFF
+        options = {"photometric": "minisblack", "metadata": None}
+        tifffile.imwrite(path, pages, shape=shape, dtype=np.float32, bigtiff=large, **options)
         return
     if len(volume.slices) != 1:
         raise ValueError(

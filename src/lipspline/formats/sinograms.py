@@ -16,6 +16,7 @@ from lipspline._infra import checks
 from lipspline.formats import arrays, hdf5, pictures
 from lipspline.formats.arrays import Container, Stored
 from lipspline.formats.validation import FileError, affordable, chosen, existing, reading
+from lipspline.formats.volume import Stack
 
 SINOGRAM = ("sinogram", "sinograms", "projections", "y", "data")
 FLAT, DARK = ("flat", "white", "data_white"), ("dark", "data_dark")
@@ -27,35 +28,6 @@ BLOCK = 2**26  # numbers of a stack that are read at once, where reading one sli
 LARGEST_MATLAB = 2**26  # bytes: such files are read as a whole
 
 FILES = ("sinograms", "projections")
-
-
-class Stack:
-    """Sinograms `(S, A, D)`, or fields `(S, D)`, that are read when they are asked for, some at a time.
-
-    Args:
-        shape: of all of them.
-        load: reads those of some numbers, `(n, A, D)`.
-        at_once: how many are read together and kept.
-    """
-
-    def __init__(self, shape: Sequence[int], load: Callable[[range], Tensor], at_once: int = 1):
-        self.shape, self._load, self._at_once = torch.Size(shape), load, max(1, at_once)
-        self._kept: tuple[range, Tensor] | None = None
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def numel(self) -> int:
-        """How many numbers there are in all."""
-        return self.shape.numel()
-
-    def __getitem__(self, i: int) -> Tensor:
-        if self._kept is None or i not in self._kept[0]:
-            first = i - i % self._at_once
-            numbers = range(first, min(first + self._at_once, len(self)))
-            self._kept = numbers, self._load(numbers)
-        numbers, values = self._kept
-        return values[i - numbers.start]
 
 
 @dataclass(frozen=True)
@@ -131,7 +103,7 @@ def _read(path: Path, slices: slice, files: str) -> Sinograms:
                 return _data_exchange(path, file, slices)
             return _sinograms(hdf5.container(file), slices)
     if name.endswith(pictures.TIFF):
-        return Sinograms(pictures.read_volume(path, slices).slices)
+        return _pages(path, slices)
     if name.endswith(MATLAB):
         return _matlab(path, slices)
     if not path.exists():
@@ -166,7 +138,37 @@ def _sinograms(container: Container, slices: slice) -> Sinograms:
     white, black = (
         None if field is None else _fields(field.whole(), found.shape, numbers, field.name) for field in (flat, dark)
     )
-    return Sinograms(found.rows(numbers), radians, white, black)
+    data = found.rows(numbers) if prod(found.shape) <= BLOCK else _reopened(container, found, numbers)
+    return Sinograms(data, radians, white, black)
+
+
+def _reopened(container: Container, found: Stored, numbers: range) -> Tensor | Stack:
+    """The rows of a large array, block by block; each time its file is opened again."""
+    if not container.path.name.lower().endswith(hdf5.ENDINGS):
+        return found.rows(numbers)  # the members of an archive can only be read as a whole
+    affordable(container.path, found.shape[1:], max(4, found.dtype.itemsize), "a sinogram")
+
+    def load(few: range) -> Tensor:
+        with hdf5.opened(container.path) as file:
+            again = hdf5.container(file).find_or_only(*SINOGRAM)
+            if again is None or again.shape != found.shape:
+                raise FileError(f"{container.path} was changed while it was read.")
+            return _real(again).rows(numbers[few.start : few.stop])
+
+    return Stack((len(numbers), *found.shape[1:]), load, BLOCK // prod(found.shape[1:]))
+
+
+def _pages(path: Path, slices: slice) -> Sinograms:
+    """The pages of a TIFF file; those of a large one block by block."""
+    count, rows, detectors = pictures.count_pages(path)
+    if count * rows * detectors <= BLOCK:
+        return Sinograms(pictures.read_volume(path, slices).slices)
+    numbers = chosen(path, count, slices)
+
+    def load(few: range) -> Tensor:
+        return pictures.read_volume(path, slice(numbers[few.start], numbers[few.stop - 1] + 1)).slices
+
+    return Sinograms(Stack((len(numbers), rows, detectors), load, BLOCK // (8 * rows * detectors)))
 
 
 def _lazy(container: Container, slices: slice) -> Sinograms:

@@ -1,7 +1,7 @@
 """Images of a volume slice by slice, and where they lie in the patient."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,15 +15,45 @@ FLATTEST = 1e-6
 """The least volume of a voxel, in units of that of the box with the same sides."""
 
 
+class Stack:
+    """Arrays `(S, ...)` that are read when they are asked for, some at a time.
+
+    Args:
+        shape: of all of them.
+        load: reads those of some numbers, `(n, ...)`.
+        at_once: how many are read together and kept.
+    """
+
+    def __init__(self, shape: Sequence[int], load: Callable[[range], Tensor], at_once: int = 1):
+        self.shape, self._load, self._at_once = torch.Size(shape), load, max(1, at_once)
+        self._kept: tuple[range, Tensor] | None = None
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def numel(self) -> int:
+        """How many numbers there are in all."""
+        return self.shape.numel()
+
+    def __getitem__(self, i: int) -> Tensor:
+        if self._kept is None or i not in self._kept[0]:
+            first = i - i % self._at_once
+            numbers = range(first, min(first + self._at_once, len(self)))
+            self._kept = None  # what is not needed any more goes before the next is read
+            self._kept = numbers, self._load(numbers)
+        numbers, values = self._kept
+        return values[i - numbers.start]
+
+
 @dataclass(frozen=True)
-class Volume:
-    """A stack of images with their place in space.
+class LazyVolume:
+    """A stack of images with their place in space; the images may be read when they are asked for.
 
     The affine maps `(column, row, slice, 1)` to millimetres in the coordinates of NIfTI: to the patient's right-hand
     side away (R is the positive end of the first axis), to the front (A), and to the head (S).
     """
 
-    slices: Tensor
+    slices: Tensor | Stack
     """Real images `(S, H, W)` in float32."""
     affine: Tensor | None = None
     """`(4, 4)` in float64; None where the file says nothing."""
@@ -35,6 +65,13 @@ class Volume:
     def voxel(self) -> tuple[float, float, float]:
         """Millimetres from column to column, row to row, slice to slice; 1 where nothing is known."""
         return voxel_size(self.affine)
+
+
+@dataclass(frozen=True)
+class Volume(LazyVolume):
+    """A volume whose images are all in memory."""
+
+    slices: Tensor
 
 
 def voxel_size(affine: Tensor | None) -> tuple[float, float, float]:

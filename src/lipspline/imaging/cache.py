@@ -1,7 +1,7 @@
 """Reconstructed slices with their evidence, and a folder that keeps them, so that a stopped run can go on."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,43 @@ from lipspline.pnp.guarantee import ObjectiveSetting, Setting
 from lipspline.report import DataMisfit
 from lipspline.training.checkpoint import decode, encode
 
+IMAGES = ("image", "direct", "truth")
 EMPTY_NOTE = "The data of this slice are zero everywhere; its image is zero, without a certificate."
 
 
 @dataclass(frozen=True)
-class Slice:
-    """One reconstructed slice with its evidence; images `(h, w)` are in the scale of the prior."""
+class Images:
+    """The images `(h, w)` of a slice, in the scale of the prior."""
 
-    number: int
     image: Tensor
     direct: Tensor
     truth: Tensor | None
+
+
+@dataclass(frozen=True)
+class KeptImages:
+    """The images of a slice that a cache keeps, so that memory does not grow with the number of slices."""
+
+    cache: "SliceCache"
+    number: int
+
+    def read(self) -> Images:
+        """The images from the disk."""
+        state = self.cache.state(self.number)
+        if state is None:
+            raise ValueError(
+                f"The finished slice {self.cache.path(self.number)} was removed or changed while it was needed. Run "
+                f"the same again."
+            )
+        return _images(state)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One reconstructed slice with its evidence."""
+
+    number: int
+    images: Images | KeptImages
     scale: float
     noise: float
     quality: dict[str, float]
@@ -37,12 +63,20 @@ class Slice:
     certificate: ReconstructionCertificate | None
     seconds: float
 
+    def pictures(self) -> Images:
+        """The images; those that a cache keeps are read."""
+        return self.images.read() if isinstance(self.images, KeptImages) else self.images
+
     @property
-    def solution(self) -> Solution | None:
-        """What `pnp.fbs` returned, cropped."""
+    def image(self) -> Tensor:
+        """What was reconstructed, `(h, w)`, in the scale of the prior."""
+        return self.pictures().image
+
+    def solution(self, image: Tensor) -> Solution | None:
+        """What the solver returned, with its value cropped to `image`."""
         if self.run is None or self.certificate is None:
             return None
-        return Solution(self.image[None, None], (self.run,), self.certificate)
+        return Solution(image[None, None], (self.run,), self.certificate)
 
     def document(self) -> dict[str, Any]:
         """Everything but the images, as JSON values."""
@@ -69,31 +103,26 @@ class SliceCache:
     def __init__(self, folder: Path, settings: dict[str, Any]):
         self.folder, self.settings = folder, json.dumps(settings, sort_keys=True)
 
-    def keep(self, done: Slice) -> None:
-        """Write a slice; it exists completely or not at all."""
-        tensors = {name: _as_real(getattr(done, name)) for name in ("image", "direct", "truth")}
+    def keep(self, done: Slice) -> Slice:
+        """Write a slice; it exists completely or not at all. Returns the slice with its images on the disk."""
+        pictures = done.pictures()
+        tensors = {name: _as_real(getattr(pictures, name)) for name in IMAGES}
         evidence = {
             "misfit": asdict(done.misfit),
             "run": None if done.run is None else asdict(done.run),
             "certificate": None if done.certificate is None else asdict(done.certificate),
         }
-        state = {**vars(done), **tensors, **evidence}
-        write_whole(self._path(done.number), encode({"settings": self.settings, "slice": state}))
+        state = {**{name: value for name, value in vars(done).items() if name != "images"}, **tensors, **evidence}
+        write_whole(self.path(done.number), encode({"settings": self.settings, "slice": state}))
+        return replace(done, images=KeptImages(self, done.number))
 
     def load(self, number: int) -> Slice | None:
-        """A slice of this request, or None if it is not there, damaged, or of another request."""
-        path = self._path(number)
-        if not path.is_file():
+        """A slice of this request, its images on the disk; None if it is not there, damaged, or of another request."""
+        state = self.state(number)
+        if state is None:
             return None
-        try:
-            state = decode(path)
-        except (SafetensorError, ValueError):
-            return None
-        if state.get("settings") != self.settings:
-            return None
-        fields = dict(state["slice"])
-        for name in ("image", "direct", "truth"):
-            fields[name] = _from_real(fields[name])
+        fields = {name: value for name, value in state.items() if name not in IMAGES}
+        fields["images"] = KeptImages(self, number)
         fields["misfit"] = DataMisfit(**fields["misfit"])
         if fields["run"] is not None:
             if "status" not in fields["run"]:
@@ -102,7 +131,19 @@ class SliceCache:
             fields["certificate"] = _certificate(fields["certificate"])
         return Slice(**fields)
 
-    def _path(self, number: int) -> Path:
+    def state(self, number: int) -> dict[str, Any] | None:
+        """What `keep` wrote, if it is there, whole, and of this request."""
+        path = self.path(number)
+        if not path.is_file():
+            return None
+        try:
+            state = decode(path)
+        except (SafetensorError, ValueError):
+            return None
+        return state["slice"] if state.get("settings") == self.settings else None
+
+    def path(self, number: int) -> Path:
+        """The file of a slice."""
         return self.folder / f"slice-{number:05d}.safetensors"
 
 
@@ -110,6 +151,13 @@ def _as_real(image: Tensor | None) -> dict[str, Any] | None:
     if image is None:
         return None
     return {"complex": image.is_complex(), "values": torch.view_as_real(image) if image.is_complex() else image}
+
+
+def _images(state: dict[str, Any]) -> Images:
+    image, direct, truth = (_from_real(state[name]) for name in IMAGES)
+    assert image is not None
+    assert direct is not None
+    return Images(image, direct, truth)
 
 
 def _from_real(state: dict[str, Any] | None) -> Tensor | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,8 @@ import lipspline
 from lipspline._infra import checks
 from lipspline._infra.files import write_whole
 from lipspline.formats.output import PAGE, Image, Output, versions, writer
-from lipspline.formats.volume import Volume
-from lipspline.imaging.cache import Slice, SliceCache
+from lipspline.formats.volume import LazyVolume, Stack, Volume
+from lipspline.imaging.cache import Images, Slice, SliceCache
 from lipspline.imaging.problem import (
     DIRECT,
     EmptySlice,
@@ -68,9 +68,20 @@ class Reconstruction:
     @property
     def volume(self) -> Volume:
         """The images, of complex ones the modulus, with their place in space."""
-        images = self.images
-        moduli = (images.abs() if images.is_complex() else images).float()
-        return Volume(moduli, self.scan.affine, self.scan.unit, self.scan.identity)
+        lazy = self._lazy(_moduli)
+        slices = torch.stack([lazy.slices[i] for i in range(len(lazy.slices))])
+        return Volume(slices, lazy.affine, lazy.unit, lazy.identity)
+
+    def _lazy(self, shown: Callable[[Tensor], Tensor]) -> LazyVolume:
+        """The images one by one, as they are written: those that a cache keeps are not in memory together."""
+
+        def load(few: range) -> Tensor:
+            images = [shown(self.scan.values(self.slices[i].image, self.slices[i].scale)) for i in few]
+            advice = "Scale the data down: they exceed the range of float32."
+            return checks.finite("The reconstruction", torch.stack(images), advice)
+
+        slices = Stack((len(self.slices), *self.slices[0].image.shape), load)
+        return LazyVolume(slices, self.scan.affine, self.scan.unit, self.scan.identity)
 
     @property
     def solved(self) -> list[Slice]:
@@ -140,10 +151,9 @@ class Reconstruction:
 
     def commit(self, output: Output, command: str = "") -> dict[str, Any]:
         """Write into an output that is open; returns the certificate."""
-        volume = self.volume
-        checks.finite("The reconstruction", volume.slices, "Scale the data down: they exceed the range of float32.")
+        volume = self._lazy(_moduli)
         description = f"lipspline {lipspline.__version__}: plug-and-play reconstruction. {self.scan.summary}"
-        phases = self.images if self.slices[0].image.is_complex() else None
+        phases = self._lazy(lambda image: image).slices if self.slices[0].image.is_complex() else None
         image, write = Image(volume, self.scan.modality, description, phases), writer(output.path, len(volume.slices))
         makers: dict[str, Callable[[Path], object]] = {"": lambda draft: write(draft, image)}
         if PAGE in output.endings:
@@ -152,7 +162,7 @@ class Reconstruction:
 
     def page(self, command: str = "") -> bytes:
         """A page of HTML with all slices that were solved."""
-        cases = [self._case(done) for done in self.solved]
+        cases = _Cases(self._case, self.solved)
         title = Path(self.request.source).name
         page = reconstruction_page(cases, denoiser=self._network, command=command, title=title)
         return page.encode("utf-8", "backslashreplace")
@@ -163,24 +173,48 @@ class Reconstruction:
         return None if isinstance(self.strength.served, Energy) else self.strength.served
 
     def _case(self, done: Slice) -> Case:
+        images = done.pictures()
         return Case(
             f"Slice {done.number}",
             (
-                Picture(DIRECT[self.scan.modality], done.direct),
-                *(
-                    Picture(
-                        r.strength.method, r.done.image, r.done.solution, seconds=r.done.seconds, misfit=r.done.misfit
-                    )
-                    for r in self.rivals
-                    if r.done.number == done.number
-                ),
-                Picture(self.strength.method, done.image, done.solution, seconds=done.seconds, misfit=done.misfit),
+                Picture(DIRECT[self.scan.modality], images.direct),
+                *(_picture(r.strength, r.done) for r in self.rivals if r.done.number == done.number),
+                _picture(self.strength, done),
             ),
-            reference=done.truth,
+            reference=images.truth,
             summary=f"{self.scan.summary}.",
             number=done.number,
             rescale=display_scale(self.scan, done.scale),
         )
+
+
+class _Cases(Sequence[Case]):
+    """What a page shows of each slice, made when it is asked for."""
+
+    def __init__(self, make: Callable[[Slice], Case], slices: Sequence[Slice]):
+        self._make, self._slices = make, slices
+
+    def __len__(self) -> int:
+        return len(self._slices)
+
+    @overload
+    def __getitem__(self, i: int) -> Case: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[Case]: ...
+
+    def __getitem__(self, i: int | slice) -> Case | Sequence[Case]:
+        return _Cases(self._make, self._slices[i]) if isinstance(i, slice) else self._make(self._slices[i])
+
+
+def _picture(strength: Strength, done: Slice) -> Picture:
+    image = done.image
+    return Picture(strength.method, image, done.solution(image), seconds=done.seconds, misfit=done.misfit)
+
+
+def _moduli(image: Tensor) -> Tensor:
+    """What is written of an image."""
+    return (image.abs() if image.is_complex() else image).float()
 
 
 def mean(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -217,7 +251,8 @@ def reconstruct(
             the middle; real sinograms `(A, D)` or `(S, A, D)`, or images to simulate them from.
         acquisition: how they were measured: `CartesianMRI(...)`, `ScannerCT(...)`, or "mri" or "ct" for the default.
         prior, strength, noise, beta, slices, tol, max_steps, accelerate, compare: see `Request`.
-        cache: a folder where finished slices are kept, so that the same call goes on after it was stopped.
+        cache: a folder where finished slices are kept, so that the same call goes on after it was stopped. Their images
+            stay there, not in memory, and are read when they are asked for.
         watch: is told how it goes.
 
     Example:
@@ -267,8 +302,7 @@ def carry_out(
         done = None if kept is None else kept.load(request.first + i)
         if done is None:
             done = _solve(scan, i, built.pop(i, None), request, strength, watch)
-            if kept is not None:
-                kept.keep(done)
+            done = done if kept is None else kept.keep(done)
         if watch is not None:
             watch(i, None)
         return done
@@ -286,16 +320,15 @@ def _solve(
     try:
         problem = scan.problem(i) if problem is None else problem
     except EmptySlice as empty:
-        return Slice(number, empty.image, empty.image, None, 1.0, 0.0, {}, {}, DataMisfit(0.0, 0.0), None, None, 0.0)
+        nothing = Images(empty.image, empty.image, None)
+        return Slice(number, nothing, 1.0, 0.0, {}, {}, DataMisfit(0.0, 0.0), None, None, 0.0)
     follow = None if watch is None else partial(watch, i)
     _, solution, _ = solve_problem(
         strength.name, problem, strength.served, strength.weight, request.iteration, progress=follow
     )
     return Slice(
         number,
-        problem.image(solution.value),
-        problem.image(problem.direct),
-        problem.truth,
+        Images(problem.image(solution.value), problem.image(problem.direct), problem.truth),
         problem.scale,
         problem.noise,
         problem.quality(solution.value),
