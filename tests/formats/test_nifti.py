@@ -117,3 +117,11 @@ def test_nan_is_refused(tmp_path):
     nibabel.save(nibabel.Nifti1Image(np.full((2, 2, 2), np.nan, np.float32), np.eye(4)), tmp_path / "v.nii")
     with pytest.raises(FileError, match="NaN or infinite"):
         nifti.read(tmp_path / "v.nii")
+
+
+def test_a_volume_without_a_place_is_axial_and_upright_in_viewers(tmp_path):
+    """Its rows run from the front to the back, its columns from the patient's right to the left; 0 is in the middle."""
+    nifti.write(tmp_path / "o.nii", Volume(torch.rand(3, 5, 7)))
+    image = nibabel.load(tmp_path / "o.nii")
+    assert nibabel.aff2axcodes(image.affine) == ("L", "P", "S")
+    assert np.allclose(image.affine @ [3, 2, 1, 1], [0, 0, 0, 1])

@@ -41,8 +41,8 @@ class KeptImages:
         state = self.cache.state(self.number)
         if state is None:
             raise ValueError(
-                f"The finished slice {self.cache.path(self.number)} was removed or changed while it was needed. Run "
-                f"the same again."
+                f"The finished slice {self.cache.path(self.number)} was removed or changed while it was needed, or this "
+                f"process does not see it. Run the same again, with all processes on one folder."
             )
         return _images(state)
 
