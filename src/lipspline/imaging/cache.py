@@ -21,7 +21,7 @@ EMPTY_NOTE = "The data of this slice are zero everywhere; its image is zero, wit
 
 
 @dataclass(frozen=True)
-class Images:
+class SliceImages:
     """The images `(h, w)` of a slice, in the scale of the prior."""
 
     image: Tensor
@@ -36,13 +36,13 @@ class KeptImages:
     cache: "SliceCache"
     number: int
 
-    def read(self) -> Images:
+    def read(self) -> SliceImages:
         """The images from the disk."""
         state = self.cache.state(self.number)
         if state is None:
             raise ValueError(
-                f"The finished slice {self.cache.path(self.number)} was removed or changed while it was needed, or this "
-                f"process does not see it. Run the same again, with all processes on one folder."
+                f"The finished slice {self.cache.path(self.number)} was removed or changed while it was needed, or "
+                f"this process does not see it. Run the same again, with all processes on one folder."
             )
         return _images(state)
 
@@ -52,7 +52,7 @@ class Slice:
     """One reconstructed slice with its evidence."""
 
     number: int
-    images: Images | KeptImages
+    images: SliceImages | KeptImages
     scale: float
     noise: float
     quality: dict[str, float]
@@ -63,7 +63,7 @@ class Slice:
     certificate: ReconstructionCertificate | None
     seconds: float
 
-    def pictures(self) -> Images:
+    def pictures(self) -> SliceImages:
         """The images; those that a cache keeps are read."""
         return self.images.read() if isinstance(self.images, KeptImages) else self.images
 
@@ -153,11 +153,11 @@ def _as_real(image: Tensor | None) -> dict[str, Any] | None:
     return {"complex": image.is_complex(), "values": torch.view_as_real(image) if image.is_complex() else image}
 
 
-def _images(state: dict[str, Any]) -> Images:
+def _images(state: dict[str, Any]) -> SliceImages:
     image, direct, truth = (_from_real(state[name]) for name in IMAGES)
     assert image is not None
     assert direct is not None
-    return Images(image, direct, truth)
+    return SliceImages(image, direct, truth)
 
 
 def _from_real(state: dict[str, Any] | None) -> Tensor | None:

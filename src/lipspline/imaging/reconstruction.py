@@ -15,7 +15,7 @@ from lipspline._infra import checks
 from lipspline._infra.files import write_whole
 from lipspline.formats.output import PAGE, Image, Output, versions, writer
 from lipspline.formats.volume import LazyVolume, Stack, Volume
-from lipspline.imaging.cache import Images, Slice, SliceCache
+from lipspline.imaging.cache import Slice, SliceCache, SliceImages
 from lipspline.imaging.problem import (
     DIRECT,
     EmptySlice,
@@ -320,7 +320,7 @@ def _solve(
     try:
         problem = scan.problem(i) if problem is None else problem
     except EmptySlice as empty:
-        nothing = Images(empty.image, empty.image, None)
+        nothing = SliceImages(empty.image, empty.image, None)
         return Slice(number, nothing, 1.0, 0.0, {}, {}, DataMisfit(0.0, 0.0), None, None, 0.0)
     follow = None if watch is None else partial(watch, i)
     _, solution, _ = solve_problem(
@@ -328,7 +328,7 @@ def _solve(
     )
     return Slice(
         number,
-        Images(problem.image(solution.value), problem.image(problem.direct), problem.truth),
+        SliceImages(problem.image(solution.value), problem.image(problem.direct), problem.truth),
         problem.scale,
         problem.noise,
         problem.quality(solution.value),
