@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipspline.certification.certificate import multiply_up, root_up
 from lipspline.certification.flow import Flow
-from lipspline.certification.operations import MULTIPLIED, Call, constant_weight, operation, per_axis
+from lipspline.certification.operations import MULTIPLIED, SILU, Call, constant_weight, operation, per_axis
 from lipspline.functional.matrices import spectral_norm_upper
 
 HARMLESS_THRESHOLD = 37.0  # where log(1 + exp(-x)) is less than half a unit in the last place of x in float64
@@ -24,7 +24,7 @@ SLOPES: dict[str, float] = {
     "sigmoid": 0.25,
     "hardsigmoid": math.nextafter(1 / 6, 1),
     "hardswish": 1.5,
-    "silu": 1.0998394,
+    "silu": SILU,
     "mish": 1.0885,
     "selu": 1.7580994,
     "erf": math.nextafter(2 / math.sqrt(math.pi), 2),

@@ -45,11 +45,18 @@ def graph_bounds(model: nn.Module, example: Tensor, leaf: LeafBound) -> tuple[fl
     frozen = freeze(model)
     leaves = _cut_leaves(frozen, example, leaf)
     program, output = _traced(frozen, example, checked=not leaves)
-    values: dict[Any, Any] = _constants(program)
+    upper, rows = walked(program.graph, _constants(program), example, leaves)
+    return upper, rows, output
+
+
+def walked(
+    graph: torch.fx.Graph, values: dict[Any, Any], example: Tensor, leaves: dict[int, float]
+) -> tuple[float, list[LayerBound]]:
+    """The bound of a graph of operations, and its rows; `values` has the constants among its inputs, by node."""
     rows: list[tuple[Any, str, Flow]] = []
     result: Any = None
     with torch.no_grad():
-        for node in program.graph.nodes:
+        for node in graph.nodes:
             if node.op == "placeholder":
                 if node not in values:
                     values[node] = Flow(tuple(example.shape), example.dtype, {-1: (Multiple(1.0), 1.0)})
@@ -61,7 +68,7 @@ def graph_bounds(model: nn.Module, example: Tensor, leaf: LeafBound) -> tuple[fl
                 raise NoOperationRule(f"certify does not know the node {node.op} of a graph of torch.export.")
     flows = [flow for flow in _flat(result) if isinstance(flow, Flow)]
     upper = joint_upper(flows) if len(flows) > 1 else flows[0].upper if flows else 0.0
-    return upper, [_row(*row) for row in rows if _is_known(row[-1])], output
+    return upper, [_row(*row) for row in rows if _is_known(row[-1])]
 
 
 def _is_known(flow: Flow) -> bool:
@@ -97,7 +104,7 @@ def _traced(model: nn.Module, example: Tensor, *, checked: bool) -> tuple[Any, T
         output = model(example.clone()) if checked else example
         if checked:
             _check_same(output, exported.module()(example.clone()))
-        program = exported.run_decompositions({})
+        program = exported.run_decompositions({}) if _writes(exported) else exported
     signature = program.graph_signature
     changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
     if changed:
@@ -106,6 +113,12 @@ def _traced(model: nn.Module, example: Tensor, *, checked: bool) -> tuple[Any, T
             f"function at each call."
         )
     return program, output
+
+
+def _writes(program: Any) -> bool:
+    """Whether an operation may write over a tensor; rewriting programs without such operations takes most of the time."""
+    called = [n.target for n in program.graph.nodes if n.op == "call_function" and n.target is not operator.getitem]
+    return any(not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable for target in called)
 
 
 def _check_same(here: Any, there: Any) -> None:
@@ -162,7 +175,7 @@ def _evaluated(node: Any, values: dict[Any, Any], rows: list[tuple[Any, str, Flo
             result = OPERATIONS[name](call)
     except ValueError as error:
         raise NoOperationRule(f"{_where(node)}: {error}.".replace("..", ".")) from None
-    flow = next((f for f in (result if isinstance(result, list) else [result]) if f is not None), None)
+    flow = next((f for f in (result if isinstance(result, list) else [result]) if isinstance(f, Flow)), None)
     if flow is not None and call.reason and not call.reason.startswith("moves"):
         rows.append((node, call.reason, flow))
     return result

@@ -24,6 +24,8 @@ _MOVES = (
 
 @operation(*(f"aten.{name}" for name in _MOVES.split()))
 def _moved(call: Call) -> "Flow | list[Flow | None]":
+    if call.name.endswith("_as") and isinstance(call["other"], Flow):
+        call.arguments["other"] = torch.empty(call["other"].shape)  # only its shape is read
     flow = call.input()
     if call["dtype"] is not None:
         raise ValueError("it reads the bits of numbers as other numbers")
@@ -85,6 +87,16 @@ def _pad(call: Call) -> Flow:
     pairs = list(zip(pads[::2], pads[1::2], strict=True))
     call.reason = f"{mode} padding shows a pixel at most {round((call.gain or 1.0) ** 2)} time(s)"
     return result if result is flow else replace(result, padded=(mode, pairs, flow))
+
+
+@operation(*(f"aten.{name}" for name in "zeros_like ones_like full_like new_zeros new_ones new_full".split()))
+def _filled(call: Call) -> Tensor:
+    """A constant that takes only its shape and type from the input."""
+    flow, (shape, dtype) = call["self"], call.outputs[0]
+    value = call["fill_value"] if "full" in call.name else float("ones" in call.name)
+    if not isinstance(flow, Flow) or isinstance(value, Flow):
+        raise ValueError("it is filled with a value that depends on the input")
+    return torch.full(shape, value, dtype=dtype)
 
 
 # Several tensors together

@@ -77,7 +77,7 @@ MULTIPLIED = (
     "it multiplies (or compares) two tensors that both depend on the input, so that its Lipschitz constant grows with "
     "the input. Attention, gates and normalisation by the input are of this kind"
 )
-Rule = Callable[[Call], "Flow | list[Flow | None]"]
+Rule = Callable[[Call], "Flow | list[Flow | None] | Tensor"]
 OPERATIONS: dict[str, Rule] = {}
 
 
@@ -293,11 +293,14 @@ def _multiply(call: Call) -> Flow:
     return _scaled(call, flow, float(factor) * rounding)
 
 
+SILU = 1.0998394  # the largest slope of x sigmoid(x)
+
+
 def _gated(call: Call, first: Flow, second: Flow) -> Flow:
     """`x * sigmoid(x)`, which exporters write for SiLU; no other product of two tensors has a rule."""
     for x, gate in ((first, second), (second, first)):
         if gate.function == "sigmoid" and gate.pointwise is not None and gate.pointwise[0] is x and "mul" in call.name:
-            return call.stretched(x, 1.0998394, "largest slope of the function", pointwise=(x, 1.0998394))
+            return call.stretched(x, SILU, "largest slope of the function", pointwise=(x, SILU))
     raise ValueError(MULTIPLIED)
 
 
