@@ -1,6 +1,7 @@
 """Lipschitz constants from below: the largest ratio of distances that is really seen."""
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from lipspline._infra import checks
 from lipspline.nn.fold import freeze
 
+LARGE = 2**16  # entries of an input of which one has to be enough
 Function = Callable[[Tensor], Tensor]
 
 
@@ -23,7 +25,7 @@ def estimate_lower(
     Args:
         model: any module that maps one tensor to one tensor.
         input_shape: shape of one input, with or without batch; guessed from the first layer if not given.
-        inputs: a batch around which to look; four random inputs if not given.
+        inputs: a batch around which to look; four random inputs if not given, or one that is large.
         steps: power iterations on the Jacobian.
 
     Example:
@@ -34,7 +36,8 @@ def estimate_lower(
     model = freeze(model)
     if inputs is None:
         shape = _one_input(input_shape, _guess(model))
-        inputs = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0))
+        several = 4 if math.prod(shape) <= LARGE else 1
+        inputs = torch.randn(several, *shape, generator=torch.Generator().manual_seed(0))
     inputs = inputs.detach().to(next((p.device for p in model.parameters()), inputs.device))
     single = _reading_only(copy.deepcopy(model).float())
     _check_accepts(single, inputs.float())

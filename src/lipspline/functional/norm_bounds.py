@@ -40,6 +40,8 @@ def as_real(w: Tensor) -> Tensor:
 
 def power_of_two_above(x: Tensor) -> float:
     """A power of two above the Frobenius norm of a finite `x`, but not one lost in underflow."""
+    if 2.0**-400 < (size := frobenius_upper(x)) < 2.0**400:  # no square in it was lost, and every entry is finite
+        return 2.0 ** math.frexp(size)[1]
     checks.finite("The weight to bound", x, "A layer with such a weight has no Lipschitz bound.")
     largest = float(x.abs().max()) if x.numel() else 0.0
     if largest < 2.0**-900:
@@ -150,15 +152,14 @@ def response_norm_upper(family: Tensor, rtol: float) -> float:
     scale = power_of_two_above(torch.view_as_real(family))
     if scale == 2.0**-900:
         return scale
-    exact = family / scale  # a Frobenius norm of the whole family below 1
-    x = exact.to(torch.complex64)
+    x = (family / scale).to(torch.complex64)  # a Frobenius norm of the whole family below 1
     unit = torch.finfo(torch.float32).eps / 2
     m, n = x.shape[-2:]
-    cast = 2 * unit * frobenius_upper(torch.view_as_real(exact)) + 1e-40
+    cast = 2 * unit + 1e-40
     product, factor = 4 * (2 * m + 2) * unit, 4 * (2 * n + 6) * unit
     if max(product, factor) > 0.1:
         return norm_upper(family, rtol)
-    frobenius = _frobenius(x.to(torch.complex128)) * (1 + 2 * x[0].numel() * ROUND_OFF) * OUTWARD
+    frobenius = _frobenius(x).double() * (1 + 4 * x[0].numel() * unit) + 1e-36
     gram = x.mH @ x
     gram_error = product / (1 - product) * frobenius.square() + 1e-36
     guess = _ritz_values(gram).double()
