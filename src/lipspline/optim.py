@@ -12,8 +12,8 @@ __all__ = ["Rotating", "param_groups", "rotating"]
 def rotating(model: nn.Module, lr: float = 1e-3, *, angle: float = 0.02, **options: Any) -> Rotating:
     """Adam for everything but the orthonormal matrices of a model, which turn by about `angle` radians a step.
 
-    Schedulers of torch scale both rates. The model's raw matrices are made orthonormal first, which does not change its
-    weights (up to rounding).
+    The root of the mean square of a matrix's turns is at most 1.45 times `angle`. Schedulers of torch scale both rates.
+    The model's raw matrices are made orthonormal first, which does not change its weights (up to rounding).
 
     Args:
         model: a network with layers of `nn.linear(constraint="orthonormal")` or `nn.conv2d(constraint="orthogonal")`.

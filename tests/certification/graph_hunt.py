@@ -1,8 +1,8 @@
 """A hunt for graphs that stretch more than their certificate says: `python tests/certification/graph_hunt.py 100000`.
 
-Each seed makes a small module with a `forward` of its own: a random program of operations on signals, images or volumes,
-with residual sums, branches, concatenations, splits and several uses of one tensor. No singular value of its exact
-Jacobian, at several points, may exceed the bound of its graph.
+Each seed makes a small module with a `forward` of its own: a random program of operations on signals, images and
+volumes, with residual sums, branches, concatenations, splits and several uses of one tensor. No singular value of its
+exact Jacobian, at several points, may exceed the bound of its graph.
 
 `certify` traces modules by `torch.export`, which takes ten times as long as the bound. Here the operations are recorded
 while the module runs; every hundredth graph is traced by `torch.export` as well, and must have the same bound.

@@ -317,5 +317,7 @@ def test_zeros_between_two_convolutions_are_not_forgotten(monkeypatch):
     exact = float(torch.linalg.matrix_norm(jacobian, ord=2))
     assert exact > 2.5
     assert upper(_averages_and_differences, (32,)) >= exact
-    monkeypatch.setattr(flow.Convolution, "border", property(lambda self: False, lambda self, value: None), raising=False)
+    monkeypatch.setattr(
+        flow.Convolution, "border", property(lambda self: False, lambda self, value: None), raising=False
+    )
     assert upper(_averages_and_differences, (32,)) < exact

@@ -116,7 +116,7 @@ def _traced(model: nn.Module, example: Tensor, *, checked: bool) -> tuple[Any, T
 
 
 def _writes(program: Any) -> bool:
-    """Whether an operation may write over a tensor; rewriting programs without such operations takes most of the time."""
+    """Whether an operation may write over a tensor; else rewriting the program, most of the time, is not needed."""
     called = [n.target for n in program.graph.nodes if n.op == "call_function" and n.target is not operator.getitem]
     return any(not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable for target in called)
 

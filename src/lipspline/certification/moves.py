@@ -89,7 +89,10 @@ def _pad(call: Call) -> Flow:
     return result if result is flow else replace(result, padded=(mode, pairs, flow))
 
 
-@operation(*(f"aten.{name}" for name in "zeros_like ones_like full_like new_zeros new_ones new_full".split()))
+_FILLED = "zeros_like ones_like full_like new_zeros new_ones new_full"
+
+
+@operation(*(f"aten.{name}" for name in _FILLED.split()))
 def _filled(call: Call) -> Tensor:
     """A constant that takes only its shape and type from the input."""
     flow, (shape, dtype) = call["self"], call.outputs[0]

@@ -156,7 +156,7 @@ def constant_weight(value: Any) -> Tensor:
 
 
 @operation("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.convolution")
-def _convolution(call: Call) -> "Flow | list[Flow | None]":
+def _convolution(call: Call) -> "Flow | list[Flow | None] | Tensor":
     flow, weight = call["input"], constant_weight(call["weight"])
     if not isinstance(flow, Flow):
         raise ValueError("its weight depends on the input, so that its Lipschitz constant grows with the input")
