@@ -23,7 +23,8 @@ ORDER = {
     "noise": 0.01,
     "seed": 0,
     "model": "small",
-    "strength": 15,
+    "strength": 1,
+    "level": 15,
     "beta": 0.2,
     "contraction": 1,
 }

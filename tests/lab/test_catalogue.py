@@ -1,17 +1,21 @@
 """Uploads: images and measurements of every size; everything else is one sentence without a path."""
 
 import io
+from dataclasses import replace
+from importlib import resources
 
 import numpy as np
 import pytest
 import torch
 
+from lipspline import priors
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.sinograms import Sinograms
 from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume
 from lipspline.lab import catalogue as module
-from lipspline.lab.catalogue import KEPT, LARGEST, Catalogue, Content, Denoisers, prepare
+from lipspline.lab.catalogue import KEPT, LARGEST, Catalogue, Content, Models, prepare
+from lipspline.priors import lookup
 
 
 @pytest.fixture
@@ -161,28 +165,34 @@ def test_uploads_go_when_the_session_ends(catalogue):
     assert not path.exists()
 
 
-def test_without_any_denoiser_the_lab_says_what_to_do(monkeypatch):
-    monkeypatch.setattr(module, "catalogue", dict)
-    with pytest.raises(ValueError, match="Give a file with weights of your own"):
-        Denoisers()
+def test_the_models_are_the_catalogue_the_recommended_first():
+    assert Models().names() == list(priors.catalogue())
+    assert Models().names()[0] == priors.resolve().name
 
 
-def test_the_best_denoiser_comes_first():
-    assert Denoisers().names()[0] == "lls"
+def test_a_new_energy_is_there_without_a_change(monkeypatch):
+    made = replace(priors.resolve("tv"), name="squares", words="squared differences")
+    monkeypatch.setitem(lookup.ENERGIES, "squares", lambda: made)
+    assert {"name": "squares", "kind": "energy", "summary": "squared differences, convex", "levels": False} in (
+        Models().document()
+    )
 
 
-def test_few_noise_levels_are_kept_in_memory():
-    denoisers = Denoisers()
-    assert denoisers.get("lls", 7.0) is denoisers.get("lls", 7.0)
-    first = denoisers.get("lls", 7.0)
-    for level in range(8, 11):
-        denoisers.get("lls", float(level))
-    assert denoisers.get("lls", 7.0) is not first
+def test_files_come_first_whatever_kind_of_prior_they_hold(tmp_path):
+    from lipspline import models
+
+    models.save(models.denoiser(channels=4, depth=2), tmp_path / "mine.safetensors")
+    energy = tmp_path / "energy.safetensors"
+    with resources.as_file(resources.files("lipspline.weights") / "ridge.safetensors") as shipped:
+        energy.write_bytes(shipped.read_bytes())
+    found = Models([tmp_path / "mine.safetensors", energy])
+    assert found.names()[:2] == ["mine", "energy"]
+    assert [found.get(name).kind for name in found.names()[:2]] == ["denoiser", "energy"]
 
 
-def test_a_file_that_is_no_denoiser_is_refused(tmp_path):
+def test_a_file_that_is_no_prior_is_refused(tmp_path):
     from lipspline import models
 
     models.save(models.mlp(2, 1, width=4, depth=2), tmp_path / "net.safetensors")
     with pytest.raises(ValueError, match=r"net\.safetensors is not a denoiser of grey images"):
-        Denoisers([tmp_path / "net.safetensors"])
+        Models([tmp_path / "net.safetensors"])

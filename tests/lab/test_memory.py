@@ -58,15 +58,17 @@ class Visitor:
             connection.close()
 
     def settings(self):
+        model = self.random.choice(["lls", "relu", "av", "ridge", "ridge-adaptive", "tv"])
         changes = {
             "image": self.image,
-            "model": self.random.choice(["lls", "relu", "av"]),
-            "strength": self.random.uniform(1, 50),
+            "model": model,
+            "strength": self.random.uniform(0.25, 4),
+            "level": self.random.uniform(1, 50),
             "kind": self.random.choice(["mri", "ct"]),
             "acceleration": self.random.uniform(1, 8),
             "noise": self.random.uniform(0, 0.1),
             "angles": self.random.randrange(4, 40),
-            "beta": self.random.uniform(0.1, 0.5),
+            "beta": None if model in ("ridge", "ridge-adaptive", "tv") else self.random.uniform(0.1, 0.5),
             "seed": self.random.randrange(1000),
         }
         return json.dumps({**ORDER, **changes})

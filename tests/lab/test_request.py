@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipspline.lab.request import LIMITS, LabRequest, parse
+from lipspline.lab.request import AUTOMATIC, LIMITS, LabRequest, parse
 from live_lab import ORDER
 
 
@@ -21,9 +21,23 @@ def test_numbers_out_of_range_are_refused_and_the_limits_are_not(name):
     low, high = LIMITS[name]
     for value in (low, high):
         parse({**ORDER, name: int(value) if value == int(value) else value})
-    for value in (low - 1, high + 1, float("nan"), float("inf"), "4", True, None, [4]):
+    for value in (
+        low - 1,
+        high + 1,
+        float("nan"),
+        float("inf"),
+        "4",
+        True,
+        [4],
+        *([] if name in AUTOMATIC else [None]),
+    ):
         with pytest.raises(ValueError, match=rf"^{name} must be a (whole )?number from .* but is .*\.$"):
             parse({**ORDER, name: value})
+
+
+@pytest.mark.parametrize("name", ["level", "beta"])
+def test_noise_level_and_weight_may_be_left_to_the_program(name):
+    assert getattr(parse({**ORDER, name: None}), name) is None
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def points(svg: str, kind: str) -> list[list[tuple[float, float]]]:
 
 def test_a_decade_is_as_high_everywhere_and_the_tolerance_is_on_the_scale():
     """[eq:pnp_fbs]: residuals on a logarithmic scale; equal factors are equal distances."""
-    svg = drawing.residual_chart({"one": [1.0, 0.1, 0.01, 0.001]}, tol=0.001)
+    svg = drawing.residual_chart({"one": [1.0, 0.1, 0.01, 0.001]}, 0.001)
     ((_, a), (_, b), (_, c), (_, d)) = points(svg, "series series-0")[0]
     assert b - a == pytest.approx(c - b, abs=0.03) == pytest.approx(d - c, abs=0.03)
     assert b > a
@@ -29,7 +29,7 @@ def test_a_decade_is_as_high_everywhere_and_the_tolerance_is_on_the_scale():
 
 
 def test_calls_are_spread_over_the_width_by_the_longest_curve():
-    svg = drawing.residual_chart({"short": [1.0, 0.1], "long": [1.0, 0.5, 0.2, 0.1, 0.05]}, tol=1e-2)
+    svg = drawing.residual_chart({"short": [1.0, 0.1], "long": [1.0, 0.5, 0.2, 0.1, 0.05]}, 1e-2)
     short, long = points(svg, "series series-0")[0], points(svg, "series series-1")[0]
     assert [x for x, _ in short] == [x for x, _ in long[:2]]
     assert (long[0][0], long[-1][0]) == (drawing.LEFT, drawing.WIDTH - drawing.RIGHT)
@@ -37,13 +37,13 @@ def test_calls_are_spread_over_the_width_by_the_longest_curve():
 
 @pytest.mark.parametrize("curve", [[], [0.5], [0.5, 0.0], [float("inf"), 0.1], [1e-9] * 3])
 def test_odd_curves_are_drawn_inside_the_chart(curve):
-    for line in points(drawing.residual_chart({"odd": curve}, tol=1e-4), "series series-0"):
+    for line in points(drawing.residual_chart({"odd": curve}, 1e-4), "series series-0"):
         assert all(drawing.TOP - 1 <= y <= drawing.HEIGHT - drawing.BOTTOM + 1 for _, y in line)
         assert all(drawing.LEFT <= x <= drawing.WIDTH for x, _ in line)
 
 
 def test_a_name_cannot_break_out_of_the_chart():
-    assert "<script>" not in drawing.residual_chart({"<script>": [0.5, 0.1]}, tol=0.1)
+    assert "<script>" not in drawing.residual_chart({"<script>": [0.5, 0.1]}, 0.1)
 
 
 def test_an_activation_is_drawn_where_it_runs():

@@ -56,8 +56,7 @@ def _convolution_bound(layer: Convolution) -> Bound:
 
 @register_rule(InferenceConv2d)
 def _inference_convolution(layer: InferenceConv2d) -> Bound:
-    kept = layer._prepared
-    if kept is not None and torch.equal(kept[0], layer.weight) and not torch.equal(kept[1], prepare(layer.weight)):
+    if layer.is_prepared and not torch.equal(layer._transformed(), prepare(layer.weight)):
         raise ValueError("The transformed kernels that were kept are not those of the weight.")
     return _convolution_bound(layer)
 

@@ -179,7 +179,7 @@ def lab(
         int, typer.Option(help="The port of 127.0.0.1; 0 takes any that is free.", min=0, max=65535)
     ] = 8765,
     weights: Annotated[
-        list[Path] | None, typer.Option(help="A denoiser of your own (safetensors); may be given several times.")
+        list[Path] | None, typer.Option(help="A prior of your own (safetensors); may be given several times.")
     ] = None,
     seed: Seed = 0,
     threads: Threads = 0,

@@ -15,6 +15,7 @@ An energy at level s with its own strength λ(s) stands for what is known about 
 with noise `n` are weighed right by `λ(s) n² / s²`, whatever H is; `ENERGY` times that is taken.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
@@ -27,7 +28,7 @@ from lipspline._infra import checks
 from lipspline.certification import certify
 from lipspline.imaging.problem import Problem
 from lipspline.operators.elementary import Selected
-from lipspline.pnp import minimize
+from lipspline.pnp import Progress, minimize
 from lipspline.priors import COMPLEX_RANGE, UNIT_RANGE, DenoiserPrior, Energy, EnergyPrior, Prior, resolve
 from lipspline.priors.energy import AdaptiveEnergy
 
@@ -95,7 +96,7 @@ def proven_upper(served: nn.Module) -> float:
 
 
 def choose(
-    model: str,
+    model: str | Prior,
     noise: float | Auto,
     beta: float | Auto,
     problem: Problem,
@@ -103,6 +104,7 @@ def choose(
     *,
     refine: bool = True,
     max_steps: int = 1000,
+    watch: Callable[[Progress], None] | None = None,
 ) -> Strength:
     """A prior by name or file, at noise level `noise`, and its weight; what is "auto" follows from the data.
 
@@ -111,18 +113,24 @@ def choose(
         factor: the strength of the regularisation relative to the automatic one.
         refine: choose the weight of an energy by measurements that are held out; otherwise by the noise alone.
         max_steps: the most steps of a solve.
+        watch: is told of every step of the solves that refine takes; what it raises ends them.
     """
     found = resolve(model)
     if isinstance(found, EnergyPrior):
         if beta != "auto":
             raise ValueError(f"beta is the weight of a denoiser, but {found.name} is an energy. Give strength instead.")
-        return _choose_energy(found, noise, problem, factor, max_steps if refine else 0)
+        return _choose_energy(found, noise, problem, factor, max_steps if refine else 0, watch)
     assert isinstance(found, DenoiserPrior)
     return _choose_denoiser(found, noise, beta, problem, PRIOR * factor)
 
 
 def _choose_energy(
-    found: EnergyPrior, noise: float | Auto, problem: Problem, factor: float, max_steps: int
+    found: EnergyPrior,
+    noise: float | Auto,
+    problem: Problem,
+    factor: float,
+    max_steps: int,
+    watch: Callable[[Progress], None] | None,
 ) -> Strength:
     """The energy at a noise level a little above that of the data, with the weight that the noise asks for."""
     norm = problem.H.norm_bounds()[1]
@@ -130,7 +138,7 @@ def _choose_energy(
     automatic = min(max(255 * ABOVE * data_noise / norm, ENERGY_NOISES[0]), ENERGY_NOISES[1])
     level = automatic if noise == "auto" else checks.positive("noise", noise)
     served, weight = found.at(level), found.strength(level, 255 * data_noise)
-    best = refined(served, weight, problem, max_steps) if max_steps else None
+    best = refined(served, weight, problem, max_steps, watch) if max_steps else None
     chosen = _seen(problem) if best is None else f"{_seen(problem)}, then from measurements held out"
     name = f"{found.name}-{level:.3g}" if found.levels else found.name
     return Strength(found, served, name, (ENERGY * weight if best is None else best) * factor, chosen, level)
@@ -170,7 +178,13 @@ def held_out(problem: Problem) -> Tensor | None:
 
 
 @torch.no_grad()
-def refined(served: Energy, weight: float, problem: Problem, max_steps: int = 1000) -> float | None:
+def refined(
+    served: Energy,
+    weight: float,
+    problem: Problem,
+    max_steps: int = 1000,
+    watch: Callable[[Progress], None] | None = None,
+) -> float | None:
     """The weight with which an energy predicts measurements best that were held out, near a first guess.
 
     Weights are tried in steps of a factor 2 until one is better than both its neighbours; the minimum of the parabola
@@ -197,6 +211,7 @@ def refined(served: Energy, weight: float, problem: Problem, max_steps: int = 10
                 tol=HELD_TOL,
                 max_steps=min(max_steps, HELD_STEPS),
                 start=image,
+                progress=watch,
             ).value
             errors[k] = float(((problem.H.forward(image) - problem.y) * ~kept).norm())
         return errors[k]

@@ -193,11 +193,14 @@ async def _stream(job: BackgroundJob, last: int) -> AsyncIterator[str]:
     """Server-sent events from the one after `last` to the end of the job."""
     quiet = 0.0
     while True:
+        over = not job.running  # asked first, so that no event is missed
         for event in job.since(last):
             last, quiet = event.number, 0.0
             yield _as_text(event)
             if event.kind in LAST:
                 return
+        if over:
+            return
         if quiet >= ALIVE:
             quiet = 0.0
             yield ":\n\n"

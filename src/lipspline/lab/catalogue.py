@@ -1,15 +1,15 @@
-"""What the lab works with: built-in images, uploaded images and measurements, shipped denoisers and those of files."""
+"""What the lab works with: built-in images, uploaded images and measurements, priors that ship and those of files."""
 
 import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from lipspline._infra import checks
 from lipspline.formats import mri
@@ -18,8 +18,7 @@ from lipspline.formats.kspace import Kspace
 from lipspline.formats.sinograms import Sinograms, read_sinograms
 from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume
-from lipspline.priors import DenoiserPrior, catalogue
-from lipspline.priors.denoisers import resolve_file
+from lipspline.priors import Prior, catalogue, resolve
 
 ENDINGS = (".png", ".tif", ".tiff", ".npy", ".npz", ".nii", ".nii.gz", ".dcm", ".h5", ".hdf5")
 SMALLEST, LARGEST = 16, 320  # pixels along a side; larger images are reduced
@@ -163,26 +162,25 @@ def prepare(volume: Volume) -> Volume:
     return Volume(image[None], unit=volume.unit)
 
 
-class Denoisers:
-    """Denoisers by name: those of files and the shipped ones, the best first."""
+class Models:
+    """Priors by name: those of files and all that ship, the recommended one first."""
 
     def __init__(self, files: Sequence[Path] = ()) -> None:
-        self._priors = {path.stem: resolve_file(path) for path in files}
+        self._priors = {path.stem: resolve(path) for path in files}
         for name, prior in catalogue().items():
-            if isinstance(prior, DenoiserPrior):
-                self._priors.setdefault(name, prior)
-        self._served = lru_cache(maxsize=2)(lambda name, level: self._priors[name].at(level))  # 9 MB each
-        if not self._priors:
-            raise ValueError("No denoiser ships with this version of lipspline. Give a file with weights of your own.")
+            self._priors.setdefault(name, prior)
 
     def names(self) -> list[str]:
         """All names; files first, since somebody asked for them."""
         return list(self._priors)
 
-    def prior(self, name: str) -> DenoiserPrior:
-        """A denoiser with all its noise levels."""
+    def get(self, name: str) -> Prior:
+        """A prior with all its noise levels."""
         return self._priors[checks.one_of("model", name, self._priors)]
 
-    def get(self, name: str, strength: float) -> nn.Module:
-        """A denoiser for the noise level `strength`; a file that does not say its own serves as it is."""
-        return self._served(name, strength if self.prior(name).levels else None)
+    def document(self) -> list[dict[str, object]]:
+        """What the page is told of each of them, as JSON values."""
+        return [
+            {"name": name, "kind": prior.kind, "summary": prior.summary, "levels": bool(prior.levels)}
+            for name, prior in self._priors.items()
+        ]

@@ -4,9 +4,11 @@
   const form = document.getElementById("request");
   const status = document.getElementById("status");
   const at = (id) => document.getElementById(id);
-  let choices = { images: [], adjustable: [] };
+  let choices = { images: [], models: [] };
   let running = null;
   let solved = null; // the settings whose result is shown
+  const fixed = new Set(); // of noise level and β, what somebody has chosen
+  let suited = {}; // what the program chooses for them
 
   function say(text, error = false) {
     status.textContent = text;
@@ -29,22 +31,39 @@
     const chosen = source();
     return chosen && chosen.content !== "images" ? chosen.modality : form.elements.kind.value;
   }
+  const model = () => choices.models.find((one) => one.name === form.elements.model.value);
+  const denoises = () => model() !== undefined && model().kind === "denoiser";
+  // What is left to the program is null; what the prior does not have is left to it too.
   function settings() {
     const value = (name) => form.elements[name].value;
+    const chosen = (name) => (denoises() && fixed.has(name) ? Number(value(name)) : null);
     return {
       image: value("image"), slice: Number(value("slice")), kind: kind(), acceleration: Number(value("acceleration")),
       angles: Number(value("angles")), noise: Number(value(`noise-${kind()}`)), seed: 0, model: value("model"),
-      strength: Number(value("strength")), beta: Number(value("beta")), contraction: Number(value("contraction")),
+      strength: factor(), level: model().levels ? chosen("level") : null, beta: chosen("beta"),
+      contraction: denoises() ? Number(value("contraction")) : 1,
     };
   }
+  const factor = () => Number((2 ** Number(form.elements.strength.value)).toPrecision(3));
   function options(select, names, chosen) {
     select.replaceChildren(...names.map((name) => new Option(name, name, false, name === chosen)));
+  }
+  function groups(select, chosen) {
+    const kinds = { energy: "Energies, minimised", denoiser: "Denoisers, plug-and-play" };
+    const found = [...new Set(choices.models.map((one) => one.kind))];
+    select.replaceChildren(...found.map((name) => {
+      const group = document.createElement("optgroup");
+      group.label = kinds[name];
+      const members = choices.models.filter((one) => one.kind === name);
+      group.append(...members.map((one) => new Option(one.name, one.name, false, one.name === chosen)));
+      return group;
+    }));
   }
   async function fill(chosen) {
     choices = await ask("/choices");
     const names = choices.images.map((one) => one.name);
     options(form.elements.image, names, chosen ?? names[0]);
-    options(form.elements.model, choices.models, form.elements.model.value || choices.models[0]);
+    groups(form.elements.model, form.elements.model.value || choices.models[0].name);
     if (choices.running !== null && running === null) follow(choices.running, null);
   }
   // Another image: its middle slice, the kind of scan that suits it, and data of a file as they were measured.
@@ -54,6 +73,7 @@
     form.elements.slice.value = Math.floor(chosen.slices / 2);
     form.elements.kind.value = chosen.modality;
     form.elements.acceleration.value = chosen.content === "images" ? 4 : 1;
+    form.elements.strength.value = 0;
     fixed.clear(); // what suited the other image need not suit this one
   }
   function show() {
@@ -63,15 +83,24 @@
       part.hidden = !fits || (part.dataset.kind !== undefined && part.dataset.kind !== kind());
     }
     form.querySelector("[data-slices]").hidden = slices === 1;
-    form.querySelector("[data-adjustable]").hidden = !choices.adjustable.includes(form.elements.model.value);
-    form.elements.automatic.hidden = fixed.size === 0;
+    for (const part of form.querySelectorAll("[data-prior]")) {
+      part.hidden = part.dataset.prior !== model().kind || (part.dataset.levels !== undefined && !model().levels);
+    }
+    form.querySelector("[data-factor]").hidden = denoises() && fixed.has("beta") && (fixed.has("level") || !model().levels);
+    at("about").textContent = `${model().summary}.`;
+    form.elements.automatic.hidden = factor() === 1 && !(denoises() && fixed.size);
     for (const input of form.querySelectorAll("label input[type=range]")) {
-      input.closest("label").querySelector("output").value = input.value;
+      input.closest("label").querySelector("output").value = shown(input);
     }
     const stale = solved !== null && running === null && JSON.stringify(settings()) !== solved;
     at("stale").hidden = !stale;
     at("result").classList.toggle("stale", stale);
     at("iterate").closest("figure").classList.toggle("stale", stale);
+  }
+  function shown(input) {
+    if (input.name === "strength") return `× ${factor()}`;
+    const automatic = input.name in suited && !fixed.has(input.name);
+    return automatic ? `${Number(suited[input.name].toPrecision(2))}, automatic` : input.value;
   }
   function picture(id, address) {
     at(id).hidden = !address;
@@ -82,7 +111,6 @@
   // What is promised changes with the settings; only the answer to the latest question counts.
   // Noise level and β are those that suit the measurement, until somebody chooses them.
   let asked = 0;
-  const fixed = new Set();
   let timer = null;
   function preview() {
     show();
@@ -98,12 +126,13 @@
       at("direct-psnr").textContent = decibel(answer.quality);
       at("summary").textContent = answer.summary;
       at("promise").innerHTML = answer.promise;
-      const unsuited = ["strength", "beta"].find(
-        (name) => !fixed.has(name) && Number(form.elements[name].value) !== answer.suited[name]);
-      if (unsuited) {
-        form.elements[unsuited].value = answer.suited[unsuited];
-        preview();
+      at("chosen").textContent = answer.chosen;
+      suited = denoises() ? answer.suited : {};
+      for (const name of Object.keys(suited)) {
+        if (suited[name] === null) delete suited[name];
+        else if (!fixed.has(name)) form.elements[name].value = suited[name];
       }
+      show();
     }), 150);
   }
 
@@ -126,6 +155,7 @@
       say(text, error);
       show();
     };
+    on("trial", (trial) => say(`Choosing the strength by measurements held out: trial ${trial.number} of at most ${trial.most}`));
     on("step", (step) => {
       const left = step.eta === null ? "" : `, about ${Math.ceil(step.eta)} s to go`;
       say(`Step ${step.calls}, change ${step.residual.toExponential(1)}${left}`);
@@ -140,6 +170,7 @@
       lipspline.activate(at("section").querySelector(".case"));
       at("result").hidden = false;
       solved = wanted;
+      if (wanted === JSON.stringify(settings())) at("chosen").textContent = done.chosen;
       end("Done. The result, with its certificate, is below.");
     });
     on("failed", (failure) => end(failure.sentence, true));
@@ -157,6 +188,7 @@
   form.elements.cancel.addEventListener("click", () => attempt(() => send(`/jobs/${running}/cancel`, {})));
   form.elements.automatic.addEventListener("click", () => {
     fixed.clear();
+    form.elements.strength.value = 0;
     clear();
     preview();
   });
@@ -174,7 +206,7 @@
   }));
   form.addEventListener("input", (event) => {
     if (["file", "holds"].includes(event.target.name)) return;
-    if (["strength", "beta"].includes(event.target.name)) fixed.add(event.target.name);
+    if (["level", "beta"].includes(event.target.name)) fixed.add(event.target.name);
     if (event.target.name === "image") turnTo();
     clear();
     preview();

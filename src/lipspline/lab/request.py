@@ -12,13 +12,16 @@ LIMITS = {
     "acceleration": (1.0, 16.0),
     "angles": (4.0, 720.0),
     "noise": (0.0, 20.0),
-    "strength": (1.0, 75.0),
+    "strength": (0.25, 4.0),
+    "level": (1.0, 75.0),
     "beta": (0.01, 0.99),
     "contraction": (0.5, 1.0),
     "seed": (0.0, 2.0**31),
     "slice": (0.0, 9999.0),
 }
 WHOLE = {"angles", "seed", "slice"}
+AUTOMATIC = {"level", "beta"}
+"""Numbers that may be left to the program: null."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +52,18 @@ class LabRequest:
     """A measurement and how it is to be solved.
 
     Args:
-        model: the name of a denoiser in the catalogue.
-        strength: noise level of the denoiser, in units of 1/255; only shipped ones have a choice.
-        beta: weight of the denoiser.
-        contraction: K; below 1 the image is stable too [eq:EstCont].
+        model: the name of a prior.
+        strength: of the regularisation, relative to the automatic one.
+        level: noise level of the prior, in units of 1/255; automatic if None.
+        beta: weight of a denoiser; automatic if None.
+        contraction: K, of a denoiser; below 1 the image is stable too [eq:EstCont].
     """
 
     measurement: Measurement
     model: str
     strength: float
-    beta: float
+    level: float | None
+    beta: float | None
     contraction: float
 
 
@@ -69,7 +74,8 @@ def parse(document: object) -> LabRequest:
     names = [field.name for kind in (Measurement, LabRequest) for field in fields(kind) if field.name != "measurement"]
     if unknown := sorted(set(document) ^ set(names)):
         raise ValueError(f"A request has the fields {', '.join(names)}; unknown or missing: {', '.join(unknown)}.")
-    numbers = {name: _number(name, document[name]) for name in LIMITS}
+    numbers = {name: _number(name, document[name]) for name in LIMITS if name not in AUTOMATIC}
+    chosen = {name: None if document[name] is None else _number(name, document[name]) for name in AUTOMATIC}
     measurement = Measurement(
         image=_text("image", document),
         slice=int(numbers["slice"]),
@@ -79,8 +85,14 @@ def parse(document: object) -> LabRequest:
         noise=numbers["noise"],
         seed=int(numbers["seed"]),
     )
+    model = _text("model", document)
     return LabRequest(
-        measurement, _text("model", document), numbers["strength"], numbers["beta"], numbers["contraction"]
+        measurement,
+        model,
+        numbers["strength"],
+        contraction=numbers["contraction"],
+        level=chosen["level"],
+        beta=chosen["beta"],
     )
 
 

@@ -3,8 +3,9 @@
 import json
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import ceil, sqrt
 from pathlib import Path
@@ -26,21 +27,23 @@ from lipspline.imaging import (
     SimulatedMRI,
     Undersampling,
 )
-from lipspline.imaging.problem import DIRECT, Solved, solve_problem, solved_case
-from lipspline.imaging.strength import automatic_level, matching_beta, relative_noise
-from lipspline.lab.catalogue import Catalogue, Denoisers
+from lipspline.imaging.problem import DIRECT, Solved, solve_problem, solved_case, tolerance
+from lipspline.imaging.strength import MOST_TRIALS, Auto, Strength, choose, matching_beta, relative_noise
+from lipspline.lab.catalogue import Catalogue, Models
 from lipspline.lab.request import LabRequest, Measurement
-from lipspline.pnp import Progress, lipschitz_bound
-from lipspline.pnp.guarantee import Setting, vouched_reason
+from lipspline.pnp import Progress, promise
+from lipspline.priors import Kind
 from lipspline.report import reconstruction_page
 from lipspline.report.case import case_section, lines_table
 from lipspline.report.drawing import Window, magnitude, residual_chart, robust_window
-from lipspline.report.plain_words import setting_lines
+from lipspline.report.plain_words import promise_lines
 
 ITERATION = Iteration(max_steps=500)
 PICTURES_A_SECOND = 5
 CENTER = 0.08  # of the columns of k-space, around frequency zero, are always measured
 COMPARED = 3  # earlier results on the same data that are shown beside the latest
+UNKNOWN_LEVEL = 15.0  # of 255: what a denoiser is taken for whose file does not say
+STRENGTHS = 4  # choices that are kept; a denoiser has 9 MB
 LARGEST_SLICE = 2**25  # values of measured data
 DOWNLOADS = (".npy", ".png", ".tif", ".nii.gz", ".dcm")
 
@@ -55,7 +58,7 @@ class Cancelled(Exception):
 
 @dataclass(frozen=True)
 class JobEvent:
-    """Something that happened: `kind` is "step", "image", "done", "failed" or "cancelled"."""
+    """Something that happened: `kind` is "trial", "step", "image", "done", "failed" or "cancelled"."""
 
     number: int
     kind: str
@@ -143,18 +146,19 @@ class LabResult:
 
 
 class Session:
-    """Images and measurements, denoisers, and the one job that may run.
+    """Images and measurements, priors, and the one job that may run.
 
     Args:
-        weights: files with denoisers besides the shipped ones.
+        weights: files with priors besides the shipped ones.
     """
 
     def __init__(self, weights: Sequence[Path] = ()):
-        self.catalogue, self.denoisers = Catalogue(), Denoisers(weights)
+        self.catalogue, self.models = Catalogue(), Models(weights)
         self.measured = lru_cache(maxsize=2)(self._measure)
         self.job: BackgroundJob | None = None
         self.result: LabResult | None = None
         self._lock, self._count = threading.Lock(), 0
+        self._strengths: dict[tuple[object, ...], Strength] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -168,30 +172,32 @@ class Session:
         """What there is to choose from, the best first."""
         return {
             "images": [source.document() for source in self.catalogue.sources()],
-            "models": self.denoisers.names(),
-            "adjustable": [name for name in self.denoisers.names() if self.denoisers.prior(name).levels],
+            "models": self.models.document(),
             "running": None if self.job is None or not self.job.running else self.job.id,
         }
 
     def preview(self, request: LabRequest) -> dict[str, Any]:
         """The direct reconstruction, what would suit it, and what is promised for this request before it is solved."""
         scan, problem = self.measured(request.measurement)
-        setting = self._setting(request, problem)
-        window = shown_window(problem)
+        strength, window = self._strength(request, problem), shown_window(problem)
+        setting = promise(
+            problem.H, strength.served, strength.weight, contraction=request.contraction, positive=problem.positive
+        )
         return {
             "direct_name": DIRECT[scan.modality],
             "summary": f"{scan.summary}.",
             "reference": None if problem.truth is None else picture(window, problem.truth),
             "direct": picture(window, problem.image(problem.direct)),
             "quality": problem.quality(problem.direct),
-            "suited": self._suited(request, problem),
-            "promise": lines_table(setting_lines(setting, setting.violations())),
+            "suited": {"level": strength.noise, "beta": strength.weight},
+            "chosen": f"{strength}.",
+            "promise": lines_table(promise_lines(setting, setting.violations())),
         }
 
     def start(self, request: LabRequest) -> BackgroundJob:
         """Solve in the background; `Busy` if something is being solved."""
         self.measured(request.measurement)
-        self.denoisers.get(request.model, request.strength)
+        self._check(request)
         with self._lock:
             if self.job is not None and self.job.running:
                 raise Busy("One reconstruction is running already, and the lab runs one at a time. Cancel it, or wait.")
@@ -206,51 +212,71 @@ class Session:
         scan = simulated(found, measurement) if isinstance(found, Volume) else _measured(found, measurement)
         return scan, scan.problem(0)
 
-    def _suited(self, request: LabRequest, problem: Problem) -> dict[str, float]:
-        """The noise level that suits the data, and the β that does for the level that was chosen."""
-        relative = relative_noise(problem)
-        prior = self.denoisers.prior(request.model)
-        strength = automatic_level(prior, relative) if prior.levels else request.strength
-        beta = matching_beta(relative, request.strength)
-        return {"strength": round(strength), "beta": round(beta, 2)}
+    def _check(self, request: LabRequest) -> None:
+        """Refuse what the model that is asked for does not have."""
+        if self.models.get(request.model).kind is Kind.ENERGY and (request.beta is not None or request.contraction < 1):
+            raise ValueError(f"beta and contraction are for denoisers, but {request.model} is an energy.")
 
-    def _setting(self, request: LabRequest, problem: Problem) -> Setting:
-        norm = problem.H.norm_bounds()
-        return Setting(
-            denoiser=lipschitz_bound(self.denoisers.get(request.model, request.strength)),
-            beta=request.beta,
-            contraction=request.contraction,
-            step=1 / norm[1] ** 2,
-            norm=norm,
-            smallest=problem.H.smallest_singular_value(),
-            vouched=vouched_reason(self.denoisers.get(request.model, request.strength)),
-        )
+    def _strength(
+        self, request: LabRequest, problem: Problem, watch: Callable[[Progress], None] | None = None
+    ) -> Strength:
+        """The prior as it is used; what is automatic is chosen as `lipspline.reconstruct` does.
+
+        Args:
+            watch: is told how the strength of an energy is refined, which takes about as long as to solve; without it
+                the noise alone decides, unless it has been refined before.
+        """
+        self._check(request)
+        prior, level, beta = self.models.get(request.model), request.level, request.beta
+        energy = prior.kind is Kind.ENERGY
+        if not energy and not prior.levels:  # it serves as it is
+            beta = matching_beta(relative_noise(problem), level or UNKNOWN_LEVEL) if beta is None else beta
+            level = None
+        factor = 1.0 if energy else request.strength  # that of an energy is multiplied below: it is refined once
+        asked, refine = (request.measurement, request.model, level, beta, factor), energy and watch is not None
+        found = self._strengths.get((*asked, True)) or self._strengths.get((*asked, refine))
+        if found is None:
+            noise: float | Auto = "auto" if level is None else level
+            weight: float | Auto = "auto" if beta is None else beta
+            found = choose(prior, noise, weight, problem, factor, refine=refine, watch=watch)
+            with self._lock:
+                self._strengths[*asked, refine] = found
+                for old in list(self._strengths)[:-STRENGTHS]:
+                    del self._strengths[old]
+        if request.strength == 1:
+            return found
+        times = request.strength if energy else 1.0
+        return replace(found, weight=found.weight * times, chosen=f"{found.chosen}, × {request.strength:.3g}")
 
     def _solve(self, job: BackgroundJob, request: LabRequest) -> dict[str, Any]:
         scan, problem = self.measured(request.measurement)
-        denoiser = self.denoisers.get(request.model, request.strength)
+        strength = self._strength(request, problem, _Choosing(job))
         solved = solve_problem(
-            self._name(request),
+            self._name(request, strength),
             problem,
-            denoiser,
-            request.beta,
+            strength.served,
+            strength.weight,
             ITERATION,
             contraction=request.contraction,
-            progress=_Watch(job, problem),
+            progress=_Watch(job, problem, tolerance(strength.served, ITERATION)),
         )
         earlier = self.result.solved if self.result and self.result.measurement == request.measurement else ()
         together = (*(one for one in earlier if one.name != solved.name), solved)[-COMPARED - 1 :]
         title = _title(scan, request.measurement, self.catalogue.get(request.measurement.image).slices)
         case = solved_case(title, problem, scan, together)
         command = f"lipspline lab   {json.dumps(_document(request), ensure_ascii=False)}"
-        page = reconstruction_page([case], denoiser=denoiser, command=command, title=title)
+        network = strength.served if strength.prior.kind is Kind.DENOISER else None
+        page = reconstruction_page([case], denoiser=network, command=command, title=title)
         self.result = LabResult(request.measurement, scan, problem, together, page.encode())
-        return {"section": case_section(case, job.id), "sentence": solved.solution.certificate.guarantee}
+        sentence = solved.solution.certificate.guarantee
+        return {"section": case_section(case, job.id), "sentence": sentence, "chosen": f"{strength}."}
 
-    def _name(self, request: LabRequest) -> str:
-        level = f" {request.strength:g}" if self.denoisers.prior(request.model).levels else ""
+    def _name(self, request: LabRequest, strength: Strength) -> str:
+        if strength.prior.kind is Kind.ENERGY:
+            return request.model if request.strength == 1 else f"{request.model}, strength × {request.strength:.3g}"
+        level = f" {strength.noise:.3g}" if strength.prior.levels else ""
         shrink = f", K = {request.contraction:g}" if request.contraction < 1 else ""
-        return f"{request.model}{level}, β = {request.beta:g}{shrink}"
+        return f"{request.model}{level}, β = {strength.weight:.2g}{shrink}"
 
 
 def simulated(volume: Volume, measurement: Measurement) -> Scan:
@@ -296,25 +322,36 @@ def picture(window: Window, image: Tensor) -> str:
     return data_uri(window.bytes(magnitude(image)))
 
 
+class _Choosing:
+    """Tells the job which trial of the strength is under way; each begins with its first step."""
+
+    def __init__(self, job: BackgroundJob):
+        self.job, self.trial = job, 0
+
+    def __call__(self, progress: Progress) -> None:
+        self.trial += progress.calls == 1
+        self.job.tell("trial", number=self.trial, most=MOST_TRIALS)
+
+
 class _Watch:
     """Tells the job of every step, and a few times a second shows the image."""
 
-    def __init__(self, job: BackgroundJob, problem: Problem):
-        self.job, self.problem, self.window = job, problem, shown_window(problem)
+    def __init__(self, job: BackgroundJob, problem: Problem, tol: float):
+        self.job, self.problem, self.window, self.tol = job, problem, shown_window(problem), tol
         self.residuals: list[float] = []
         self.shown = 0.0
 
     def __call__(self, progress: Progress) -> None:
         self.residuals.append(progress.residual)
-        to_go = progress.eta if progress.residual > ITERATION.tol else None
-        self.job.tell("step", calls=progress.calls, residual=progress.residual, eta=to_go)
-        if progress.running == 0 or progress.seconds - self.shown >= 1 / PICTURES_A_SECOND:
-            self.shown = progress.seconds
+        self.job.tell("step", calls=len(self.residuals), residual=progress.residual, eta=progress.eta)
+        now = time.perf_counter()
+        if progress.running == 0 or now - self.shown >= 1 / PICTURES_A_SECOND:
+            self.shown = now
             self.job.tell(
                 "image",
                 source=picture(self.window, self.problem.image(progress.value)),
                 quality=self.problem.quality(progress.value),
-                chart=residual_chart({"change": self.residuals}, ITERATION.tol),
+                chart=residual_chart({"change": self.residuals}, self.tol),
             )
 
 

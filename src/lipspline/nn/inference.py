@@ -236,10 +236,17 @@ class InferenceConv2d(nn.Conv2d):
 
     def _transformed(self) -> Tensor:
         """The kernels as the algorithm wants them. Comparing all weights takes microseconds, and no change escapes."""
-        if self._prepared is None or not torch.equal(self._prepared[0], self.weight):
+        if not self.is_prepared:
             weight = self.weight.detach()
             self._prepared = weight.clone(), prepare(weight)
+        assert self._prepared is not None
         return self._prepared[1]
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the kernels that were kept would be used: weights of another precision are another weight."""
+        kept = self._prepared
+        return kept is not None and kept[0].dtype == self.weight.dtype and torch.equal(kept[0], self.weight)
 
 
 class InferenceSequential(nn.Sequential):

@@ -2,7 +2,7 @@
 
 from lipspline._infra.ranks import solve_all
 from lipspline.pnp._fbs import fbs
-from lipspline.pnp._minimize import minimize
+from lipspline.pnp._minimize import minimize, promise
 from lipspline.pnp._stability import Evidence, stability
 from lipspline.pnp._tune import Trial, Tuning, ValidationProblem, tune
 from lipspline.pnp.batch import ImageRun, Progress, Status
@@ -25,6 +25,7 @@ __all__ = [
     "fbs",
     "lipschitz_bound",
     "minimize",
+    "promise",
     "solve_all",
     "stability",
     "tune",

@@ -116,16 +116,8 @@ def solve(
 ) -> Solution:
     """`fbs` with the Lipschitz bound of the denoiser already known: to certify it takes longer than a small problem."""
     _check_data(y, H, denoiser, tol, max_steps)
-    norm = check_norm(H.norm_bounds())
-    setting = Setting(
-        denoiser=bound,
-        beta=checks.number("beta", beta),
-        contraction=contraction if contraction == 1 else checks.within("contraction", contraction, 0.0, 1.0),
-        step=1 / norm[1] ** 2 if step is None else checks.number("step", step),
-        norm=norm,
-        smallest=_smallest(H),
-        vouched=vouched_reason(denoiser),
-    )
+    setting = fixed_point_setting(H, denoiser, bound, beta, contraction, step)
+    norm = setting.norm
     violations = setting.violations()
     _refuse(violations, guarantee)
     first = first_iterate(y, H, setting.step, start)
@@ -154,6 +146,27 @@ def solve(
     violations += sorted({run.status.sentence for run in runs if run.status.refutes})
     distance = distance_bound(value, y, H, denoiser, setting, towards) if not violations else (None, "no guarantee")
     return Solution(value, tuple(runs), ReconstructionCertificate.of(setting, violations, pairing, runs, *distance))
+
+
+def fixed_point_setting(
+    H: LinearOperator,
+    denoiser: Denoiser,
+    bound: float | None,
+    beta: float,
+    contraction: float = 1.0,
+    step: float | None = None,
+) -> Setting:
+    """The numbers of the theorem, with the step `1/‖H‖²` if none is given [eq:pnp_fbs]."""
+    norm = check_norm(H.norm_bounds())
+    return Setting(
+        denoiser=bound,
+        beta=checks.number("beta", beta),
+        contraction=contraction if contraction == 1 else checks.within("contraction", contraction, 0.0, 1.0),
+        step=1 / norm[1] ** 2 if step is None else checks.number("step", step),
+        norm=norm,
+        smallest=_smallest(H),
+        vouched=vouched_reason(denoiser),
+    )
 
 
 def certified_bound(denoiser: Denoiser, guarantee: bool = True) -> float | None:

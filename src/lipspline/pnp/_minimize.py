@@ -10,7 +10,7 @@ from torch import Tensor
 from lipspline._infra import checks
 from lipspline.certification.round_off import EPS
 from lipspline.operators import LinearOperator
-from lipspline.pnp._fbs import first_iterate, supported
+from lipspline.pnp._fbs import first_iterate, fixed_point_setting, supported
 from lipspline.pnp.batch import ImageRun, Progress, norms
 from lipspline.pnp.certificate import (
     Pairing,
@@ -23,10 +23,11 @@ from lipspline.pnp.certificate import (
     wide,
 )
 from lipspline.pnp.descent import EVERYTHING, Box, Slope, descend
-from lipspline.pnp.guarantee import ObjectiveSetting, Tier
+from lipspline.pnp.guarantee import Denoiser, ObjectiveSetting, Setting, Tier, lipschitz_bound
 from lipspline.pnp.primal_dual import PrimalDual
 from lipspline.priors.energy import AdaptiveEnergy, AnalysisEnergy, Energy
 
+CONVEXITY = 1e-4
 # Round-off of the gradient of an energy in float64, in units of eps times the norms involved.
 ENERGY_TERMS = 1e4
 
@@ -40,7 +41,7 @@ def minimize(
     *,
     positive: bool = False,
     box: tuple[float, float] | None = None,
-    convexity: float = 1e-4,
+    convexity: float = CONVEXITY,
     reference: Tensor | None = None,
     tol: float = 1e-6,
     max_steps: int = 1000,
@@ -79,19 +80,9 @@ def minimize(
         progress: called with a `Progress` after each call of the gradient.
     """
     limits = _check(y, H, energy, strength, positive, box, tol, max_steps)
-    norm = check_norm(H.norm_bounds())
     adaptive = energy if isinstance(energy, AdaptiveEnergy) else None
-    setting = ObjectiveSetting(
-        strength=float(strength) * (adaptive.first_strength if adaptive else 1.0),
-        convexity=checks.positive("convexity", convexity, "It is ε / ‖H‖².") * norm[1] ** 2,
-        norm=norm,
-        smallest=H.smallest_singular_value(),
-        lipschitz=energy.lipschitz,
-        weak_convexity=energy.weak_convexity,
-        constrained=limits != EVERYTHING,
-    )
-    if adaptive:
-        setting = replace(setting, convexity=setting.convexity * adaptive.pulls[0])
+    setting = _first_setting(H, energy, float(strength), convexity, limits != EVERYTHING)
+    norm = setting.norm
     first = first_iterate(y, H, 1 / norm[1] ** 2, start)
     if first.is_complex() and limits != EVERYTHING:
         raise ValueError("Complex images have no order: positive=True and box=... are for real images.")
@@ -100,13 +91,76 @@ def minimize(
     if wrong:
         raise ValueError(wrong[0])
     problem = _Problem(y, H, energy, setting, limits, supported(_reference(reference, first), H))
-    value, runs, evidence = problem.solve(first, tol, max_steps, progress)
+    told = progress if progress is None or adaptive is None else _OfTwoPasses(progress)
+    value, runs, evidence = problem.solve(first, tol, max_steps, told)
     if adaptive:
         problem, moved = problem.second_pass(adaptive, value, float(strength))
-        value, later, distances = problem.solve(value, tol, max_steps, progress)
+        value, later, distances = problem.solve(value, tol, max_steps, told)
         evidence = distances + moved * evidence
         runs = [_joined(*pair) for pair in zip(runs, later, strict=True)]
     return Solution(value, tuple(runs), _certificate(problem.setting, pairing, runs, evidence))
+
+
+def promise(
+    H: LinearOperator,
+    prior: Denoiser,
+    weight: float,
+    *,
+    contraction: float = 1.0,
+    positive: bool = False,
+    convexity: float = CONVEXITY,
+) -> Setting | ObjectiveSetting:
+    """What is known about a reconstruction before it is computed: it depends on no data.
+
+    For a denoiser it is the setting of `fbs`, for an energy that of `minimize`; of two passes, that of the second,
+    whose image is returned. `promise` is its sentence, `estimates()` are its constants.
+
+    Args:
+        prior: a denoiser or an energy.
+        weight: β of a denoiser, λ of an energy.
+        contraction: of `fbs`.
+        positive, convexity: of `minimize`.
+
+    Example:
+        >>> from lipspline.operators import MRI
+        >>> from lipspline.priors.tv import TotalVariation
+        >>> setting = promise(MRI(torch.ones(8, dtype=torch.bool)), TotalVariation(), 0.1)
+        >>> setting.promise, setting.estimates()[0].constant <= 1
+        ('the minimiser exists and is unique: the objective is strongly convex with μ = 1', True)
+    """
+    if not isinstance(prior, Energy):
+        return fixed_point_setting(H, prior, lipschitz_bound(prior), weight, contraction)
+    setting = _first_setting(H, prior, float(weight), convexity, positive)
+    return _second_setting(setting, prior, float(weight)) if isinstance(prior, AdaptiveEnergy) else setting
+
+
+def _first_setting(
+    H: LinearOperator, energy: Energy, strength: float, convexity: float, constrained: bool
+) -> ObjectiveSetting:
+    """The numbers of the theorems for a minimiser, or for the first pass of an adaptive energy."""
+    norm = check_norm(H.norm_bounds())
+    setting = ObjectiveSetting(
+        strength=strength,
+        convexity=checks.positive("convexity", convexity, "It is ε / ‖H‖².") * norm[1] ** 2,
+        norm=norm,
+        smallest=H.smallest_singular_value(),
+        lipschitz=energy.lipschitz,
+        weak_convexity=energy.weak_convexity,
+        constrained=constrained,
+    )
+    if not isinstance(energy, AdaptiveEnergy):
+        return setting
+    pulled = setting.convexity * energy.pulls[0]
+    return replace(setting, strength=strength * energy.first_strength, convexity=pulled)
+
+
+def _second_setting(before: ObjectiveSetting, energy: AdaptiveEnergy, strength: float) -> ObjectiveSetting:
+    """The numbers for the second pass, whose energy and reference move with the image of the first."""
+    stability = before.estimates()[1].constant
+    assert stability is not None, "the first energy is convex"
+    setting = replace(before, strength=strength, convexity=before.convexity * energy.pulls[1] / energy.pulls[0])
+    gradient = strength * energy.sensitivity + setting.convexity
+    return replace(setting, moving=gradient * stability * (1 + 1e-12))
 
 
 def _joined(first: ImageRun, second: ImageRun) -> ImageRun:
@@ -118,6 +172,26 @@ def _joined(first: ImageRun, second: ImageRun) -> ImageRun:
         residuals=first.residuals + second.residuals,
         status=second.status if first.converged else first.status,
     )
+
+
+class _OfTwoPasses:
+    """Hands on the progress of two passes as that of one; the second is taken to be as long as the first."""
+
+    def __init__(self, progress: Callable[[Progress], None]):
+        self.progress = progress
+        self.first: Progress | None = None
+        self.last: Progress | None = None
+
+    def __call__(self, told: Progress) -> None:
+        if self.last is not None and told.calls == 1:
+            self.first = self.last
+        self.last = told
+        if self.first is None:
+            eta = None if told.eta is None else 2 * told.eta + told.seconds
+            self.progress(replace(told, running=max(told.running, 1), eta=eta))
+        else:
+            calls, seconds = self.first.calls + told.calls, self.first.seconds + told.seconds
+            self.progress(replace(told, calls=calls, seconds=seconds))
 
 
 class _Problem:
@@ -144,12 +218,8 @@ class _Problem:
 
     def second_pass(self, energy: AdaptiveEnergy, x: Tensor, strength: float) -> tuple["_Problem", float]:
         """The objective after the first images x, and how far its minimiser moves with them at most."""
-        before = self.setting
-        stability = before.estimates()[1].constant
-        assert stability is not None, "the first energy is convex"
-        setting = replace(before, strength=strength, convexity=before.convexity * energy.pulls[1] / energy.pulls[0])
+        setting = _second_setting(self.setting, energy, strength)
         gradient = strength * energy.sensitivity + setting.convexity
-        setting = replace(setting, moving=gradient * stability * (1 + 1e-12))
         problem = _Problem(self.y, self.H, energy.adapted(x), setting, self.box, x)
         return problem, gradient / setting.modulus * (1 + 1e-12)
 

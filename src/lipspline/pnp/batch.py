@@ -9,8 +9,9 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-# Calls over which the fall of the residual is measured, for the way and the time to go.
+# Calls over which the fall of the residual is measured, for the way to go; the fewest for the time to go.
 RECENT = 6
+EXPONENT = 50.0  # of e: more calls than anybody waits for
 
 
 def inner(a: Tensor, b: Tensor) -> Tensor:
@@ -147,35 +148,64 @@ class Progress:
     images: int
     seconds: float
     eta: float | None
-    """Estimated seconds to go, from how fast the residual has been falling; None while it is not falling."""
+    """Estimated seconds to go, from how the residual has been falling; None while that cannot be told."""
     value: Tensor
     """What would be returned if the iteration ended now, `(B, ...)`; to be looked at, not changed."""
 
 
 class Clock:
-    """Tells the progress callback how far the worst image has come, and when it may be there."""
+    """Tells the progress callback how far the worst image has come, and when it may be there.
 
-    def __init__(self, tol: float, progress: Callable[[Progress], None] | None):
-        self.tol, self.progress, self.begin = tol, progress, time.perf_counter()
-        self.worst: list[float] = []
+    Residuals fall with ups and downs, at first faster and later slower than at a constant rate. So the smallest one so
+    far counts, over the second half of the calls; the estimate lies between that for a constant rate, which is mostly
+    too short, and that for a power of the number of calls, which is mostly too long.
+
+    Args:
+        max_steps: the most calls.
+        patience: a run goes on up to so many times the calls that it takes to the tolerance.
+    """
+
+    def __init__(self, tol: float, max_steps: int, progress: Callable[[Progress], None] | None, patience: float = 1.0):
+        self.tol, self.max_steps, self.progress, self.patience = tol, max_steps, progress, patience
+        self.begin = time.perf_counter()
+        self.best: list[float] = []
 
     def tick(self, runs: Sequence[ImageRun], running: Tensor, calls: int, value: Tensor) -> None:
         """Report after a call of the map."""
         if self.progress is None:
             return
-        self.worst.append(max(run.residuals[-1] for run in runs))
-        seconds = time.perf_counter() - self.begin
-        count = int(running.sum())
-        eta = self._calls_to_go() * seconds / calls if count else 0.0
-        known = eta if math.isfinite(eta) else None
-        self.progress(Progress(calls, self.worst[-1], count, len(runs), seconds, known, value))
+        worst = max(run.residuals[-1] for run in runs)
+        self.best.append(min([worst, *self.best[-1:]]))
+        seconds, count = time.perf_counter() - self.begin, int(running.sum())
+        to_go = self.calls_to_go() if count else 0.0
+        eta = None if to_go is None else to_go * seconds / calls
+        self.progress(Progress(calls, worst, count, len(runs), seconds, eta, value))
 
-    def _calls_to_go(self) -> float:
-        """Calls until the tolerance if the residual goes on falling as it has of late."""
-        fall = decay(self.worst)
-        if not 0 < fall < 1 or not math.isfinite(self.worst[-1]):
-            return math.inf
-        return max(math.log(self.worst[-1] / self.tol), 0.0) / -math.log(fall)
+    def calls_to_go(self) -> float | None:
+        """An estimate of the calls to the end; None if nothing can be told yet.
+
+        Example:
+            >>> clock = Clock(1e-4, 1000, None)
+            >>> clock.best = [2.0**-k for k in range(8)]
+            >>> 13.3 - 8 < clock.calls_to_go() < 20
+            True
+        """
+        calls, arrived = len(self.best), sum(residual > self.tol for residual in self.best) + 1
+        if arrived > calls:
+            ahead = self._calls_to_tolerance()
+            if ahead is None:
+                return None
+            arrived = calls + ahead
+        return max(min(self.patience * max(arrived, RECENT), self.max_steps) - calls, 0.0)
+
+    def _calls_to_tolerance(self) -> float | None:
+        calls, half = len(self.best), len(self.best) // 2
+        if calls < RECENT or not 0 < self.best[-1] < self.best[half - 1] < math.inf:
+            return None
+        fall, way = math.log(self.best[half - 1] / self.best[-1]), math.log(self.best[-1] / self.tol)
+        constant = way / fall * (calls - half)
+        power = calls * math.expm1(min(way / fall * math.log(calls / half), EXPONENT))
+        return math.sqrt(constant * power)
 
 
 def decay(residuals: Sequence[float]) -> float:

@@ -81,7 +81,7 @@ def descend(
         value: `(x, Hx) -> (B,)`, the values of J at all images; asked for where gradients do not prove descent.
         max_steps: the largest number of calls of `slope`.
     """
-    state, clock, calls = _Descent(slope, value, box.clip(start), setting, box, tol), Clock(tol, progress), 1
+    state, clock, calls = _Descent(slope, value, box.clip(start), setting, box, tol), Clock(tol, max_steps, progress), 1
     while True:
         state.record()
         clock.tick(state.runs, state.running, calls, state.x)

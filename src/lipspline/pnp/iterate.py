@@ -167,7 +167,7 @@ def iterate(
         return x.index_copy(0, rows, fixed_point_map(x[rows], rows))
 
     state = _State(start, evaluate, tol, nonexpansive, magnitude, round_off)
-    clock = Clock(tol, progress)
+    clock = Clock(tol, max_steps, progress, 1.0 if accelerator is None else PATIENCE)
     while True:
         candidate, bold = state.image, torch.zeros_like(state.running)
         if accelerator is not None:

@@ -57,7 +57,7 @@ class PrimalDual:
         runs, running = [ImageRun(tol) for _ in x], torch.ones(len(x), dtype=torch.bool, device=x.device)
         ahead, ahead_slope, momentum = x, slope, torch.ones_like(norms(x))
         best, since, inner_steps, calls = math.inf, 0, INNER, 1
-        clock = Clock(tol, progress)
+        clock = Clock(tol, max_steps, progress)
         self._record(runs, running, x, self._residual(x, slope, p), tol)
         while True:
             clock.tick(runs, running, calls, x)

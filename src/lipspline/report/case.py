@@ -321,15 +321,15 @@ def _residuals(case: Case) -> Html:
     solved = {p.name: p.run.residuals for p in case.pictures if p.run is not None}
     if not solved:
         return Html()
-    tol = max(p.certificate.tol for p in case.pictures if p.certificate is not None)
+    tol = sorted({p.certificate.tol for p in case.pictures if p.certificate is not None})
     keys = [tag("li", name, class_=f"key-{k}") for k, name in enumerate(solved)]
-    text = "Relative change of the image from one step to the next. Only below the dashed line may it stop."
+    text = "By how much a plain step would change the image, relative to it. Only below its dashed line may it stop."
     return tag(
         "section",
         tag("h3", "How it settled"),
         tag("p", text),
         tag("ul", *keys, class_="keys"),
-        drawing.residual_chart(solved, tol),
+        drawing.residual_chart(solved, *tol),
     )
 
 

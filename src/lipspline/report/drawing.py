@@ -92,10 +92,10 @@ TILE = 100  # side of the picture of one activation
 PointMap = Callable[[float, float], tuple[float, float]]
 
 
-def residual_chart(curves: Mapping[str, Sequence[float]], tol: float) -> Html:
-    """Relative residuals against denoiser calls, on a logarithmic scale, with the tolerance as a line [eq:pnp_fbs]."""
-    values = [value for curve in curves.values() for value in curve if 0 < value < math.inf] or [tol]
-    bottom, top = math.floor(math.log10(min(*values, tol))), math.ceil(math.log10(max(*values, 10 * tol)))
+def residual_chart(curves: Mapping[str, Sequence[float]], *tol: float) -> Html:
+    """Relative residuals against calls of the prior, on a logarithmic scale, with tolerances as lines [eq:pnp_fbs]."""
+    values = [*tol, 10 * max(tol), *(value for curve in curves.values() for value in curve if 0 < value < math.inf)]
+    bottom, top = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     calls = max((len(curve) for curve in curves.values()), default=1)
 
     def place(call: float, value: float) -> tuple[float, float]:
@@ -106,16 +106,19 @@ def residual_chart(curves: Mapping[str, Sequence[float]], tol: float) -> Html:
     lines = [
         _line(f"series series-{k}", map(place, _from_one(curve), curve)) for k, curve in enumerate(curves.values())
     ]
-    limit = place(1, tol)[1]
-    tolerance = [
-        _line("limit", [(LEFT, limit), (WIDTH - RIGHT, limit)]),
-        _text("tolerance", WIDTH - RIGHT, limit - 5, "end"),
-    ]
+    tolerances = []
+    for one in tol:
+        limit = place(1, one)[1]
+        text = "tolerance" if len(tol) == 1 else f"tolerance {one:.0e}"
+        tolerances += [
+            _line("limit", [(LEFT, limit), (WIDTH - RIGHT, limit)]),
+            _text(text, WIDTH - RIGHT, limit - 5, "end"),
+        ]
     described = ", ".join(f"{name} {curve[-1]:.1e} after {len(curve)}" for name, curve in curves.items() if curve)
     return _svg(
-        f"Relative change of the image after each call of the denoiser: {described}.",
+        f"Relative change of the image by a plain step after each call of the prior: {described}.",
         (WIDTH, HEIGHT),
-        [*_decades(bottom, top, place), *_call_axis(calls, place), *tolerance, *lines],
+        [*_decades(bottom, top, place), *_call_axis(calls, place), *tolerances, *lines],
         "chart",
     )
 
@@ -162,7 +165,7 @@ def _call_axis(calls: int, place: PointMap) -> list[Html]:
     ticks = [1, *range(step, calls + 1, step)] if step > 1 else list(range(1, calls + 1))
     baseline = HEIGHT - BOTTOM
     labels = [_text(str(call), place(call, 1.0)[0], baseline + 15, "middle") for call in ticks]
-    name = _text("denoiser calls", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 3, "middle")
+    name = _text("calls of the prior", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 3, "middle")
     return [*labels, name]
 
 

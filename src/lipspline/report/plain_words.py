@@ -65,15 +65,20 @@ def certificate_lines(
     certificate: ReconstructionCertificate, misfit: DataMisfit | None = None
 ) -> dict[str, list[Line]]:
     """All that is known about a reconstruction, under three headings [eq:pnp_fbs, eq:EstForward]."""
-    setting = certificate.setting
-    lines = objective_lines if isinstance(setting, ObjectiveSetting) else setting_lines
-    promised, hypotheses = lines(setting, certificate.violations).values()  # type: ignore[arg-type]
+    promised, hypotheses = promise_lines(certificate.setting, certificate.violations).values()
     fit = [] if misfit is None else [misfit_line(misfit)]
     return {
         PROMISED: [*promised, _distance(certificate)],
         "What happened": [*fit, _settled(certificate), _steps(certificate)],
         HYPOTHESES: [*hypotheses, _pairing(certificate)],
     }
+
+
+def promise_lines(setting: Setting | ObjectiveSetting, violations: Sequence[str] = ()) -> dict[str, list[Line]]:
+    """What is known before the first step, for a denoiser or an energy."""
+    if isinstance(setting, ObjectiveSetting):
+        return objective_lines(setting, violations)
+    return setting_lines(setting, violations)
 
 
 def setting_lines(setting: Setting, violations: Sequence[str] = ()) -> dict[str, list[Line]]:
