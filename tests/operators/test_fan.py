@@ -1,6 +1,7 @@
 """The fan-beam projector against its definition, closed forms, parallel beams and ASTRA."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from operator_cases import dense, image, random
 from lipspline import kernels
 from lipspline.kernels import native
 from lipspline.operators import FanBeamCT, ParallelBeamCT, WeightedCT
-from lipspline.operators.fan import from_quarter_turns, to_quarter_turns
+from lipspline.operators.fan import DETECTORS, from_quarter_turns, to_quarter_turns
 
 
 def source_and_rays(H, theta):
@@ -119,41 +120,48 @@ def test_evenly_spread_angles_share_their_groups():
 
 
 def random_geometry(seed):
-    """Any fan: few and many angles, limited arcs, wide and narrow fans, offsets, weights."""
+    """Any scanner: fans and parallel beams, few and many angles, limited arcs, offsets, weights."""
     draw = np.random.default_rng(seed)
     size, detectors = int(draw.integers(3, 15)), int(draw.integers(3, 22))
     pixel = float(np.exp(draw.normal()))
-    corner = size * pixel / math.sqrt(2)
     arc = draw.choice([2 * math.pi, math.pi, 1.5, 0.5])
     angles = torch.from_numpy(draw.uniform(0, arc, int(draw.integers(1, 40))))
-    source_origin = corner * float(draw.uniform(1.05, 8))
-    covering = FanBeamCT(size, angles, detectors, source_origin=source_origin, source_detector=3 * corner, pixel=pixel)
-    spacing = covering.spacing * float(draw.uniform(0.3, 0.9))
-    H = FanBeamCT(
-        size,
-        angles,
-        detectors,
-        spacing,
-        source_origin=source_origin,
-        source_detector=3 * corner,
-        detector=draw.choice(["flat", "curved"]),
-        pixel=pixel,
-        offset=float(draw.uniform(-1, 1)) * spacing * detectors / 4,
-    )
+    H = (random_parallel if draw.random() < 0.3 else random_fan)(draw, size, angles, detectors, pixel)
     if draw.random() < 0.5:
         return H
-    weights = torch.from_numpy(draw.exponential(size=(len(angles), detectors)))
-    weights[:, draw.integers(detectors)] = 0
+    weights = torch.from_numpy(draw.exponential(size=H.output_shape[1:]))
+    weights[:, draw.integers(H.detectors)] = 0
     return WeightedCT(H, weights)
 
 
+def random_fan(draw, size, angles, detectors, pixel):
+    corner, detector = size * pixel / math.sqrt(2), draw.choice(DETECTORS)
+    near, far = corner * float(draw.uniform(1.05, 8)), 3 * corner
+    shape = {"source_origin": near, "source_detector": far, "pixel": pixel, "detector": detector}
+    spacing = FanBeamCT(size, angles, detectors, **shape).spacing * float(draw.uniform(0.3, 0.9))
+    offset = float(draw.uniform(-1, 1)) * spacing * detectors / 6
+    return FanBeamCT(size, angles, detectors, spacing, offset=offset, **shape)
+
+
+def random_parallel(draw, size, angles, detectors, pixel):
+    """With more detectors where some pixels would not be seen."""
+    offset = float(draw.uniform(-1, 1)) * size * pixel / 4
+    detectors = max(detectors, 3 * size)
+    return ParallelBeamCT(size, angles, detectors, 2 * size * pixel / detectors, pixel=pixel, offset=offset)
+
+
 def check_norm(seed):
+    """Both bounds against the dense matrix, and the adjoint in the precision that images have."""
     H = random_geometry(seed)
-    largest = float(torch.linalg.svdvals(dense(H.forward, image(H, batch=1)))[0])
+    matrix = dense(H.forward, image(H, batch=1))
+    largest = float(torch.linalg.svdvals(matrix)[0])
     lower, upper = H.norm_bounds()
     assert lower <= largest * (1 + 1e-12), seed
     assert largest <= upper, seed
     assert upper / lower <= 1.01, seed
+    x, y = random(1, *H.input_shape, seed=seed).float(), random(1, *H.output_shape, seed=seed + 1).float()
+    difference = (H.forward(x).double() * y).sum() - (x.double() * H.adjoint(y)).sum()
+    assert float(difference.abs()) <= 1e-6 * largest * float(x.norm() * y.norm()), seed
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -165,6 +173,26 @@ def test_the_bounds_on_the_norm_are_within_a_hundredth(seed):
 def test_the_bounds_on_the_norm_of_a_thousand_random_geometries():
     for seed in range(1000):
         check_norm(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "angles", "detectors"), [(256, 360, 384), (512, 720, 768)])
+def test_a_ray_of_a_fan_costs_at_most_half_more_than_a_parallel_one(size, angles, detectors):
+    """Projector and adjoint on one thread, side by side; the least of several times of the processor."""
+    fan = FanBeamCT(size, angles, detectors, source_origin=2.0 * size, source_detector=3.0 * size)
+    parallel, threads = ParallelBeamCT(size, angles, detectors), torch.get_num_threads()
+    x, y, best = torch.rand(1, 1, size, size), torch.rand(1, 1, angles, detectors), [math.inf, math.inf]
+    torch.set_num_threads(1)
+    try:
+        for _ in range(15):
+            for i, H in enumerate((fan, parallel)):
+                begin = time.process_time()
+                H.forward(x), H.adjoint(y)
+                best[i] = min(best[i], time.process_time() - begin)
+    finally:
+        torch.set_num_threads(threads)
+    print(f"\n{size}x{size}, {angles} angles, {detectors} rays: fan {1e3 * best[0]:.1f} ms, {best[0] / best[1]:.2f} x")
+    assert best[0] <= 1.5 * best[1]
 
 
 def test_half_the_unit_of_length_is_half_the_integral():

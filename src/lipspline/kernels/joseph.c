@@ -18,6 +18,9 @@
 #include "instruction_set.h"
 #include "parallel.h"
 
+#define RAYS 32 /* of a fan that are summed together */
+#define ROWS 4  /* of an image that rays are spread to together */
+
 typedef struct {
     const void *from;          /* src, or the data to spread */
     const double *start, *step;
@@ -110,12 +113,13 @@ int lipspline_ray_sums(int bits, const void *src, const double *start, const dou
                        int64_t J, int64_t K, int64_t L, int threads) {
     const job_t job = {src, start, step, out, I, J, K, L};
     const loops_t *loops = loops_for(bits);
-    return lipspline_share(loops->ray_sums, &job, B * I, scratch_size(0, K, loops->size), threads);
+    return lipspline_share(loops->ray_sums, &job, B * I, scratch_size(RAYS, 0, loops->size), threads);
 }
 
 int lipspline_ray_spread(int bits, const void *y, const double *start, const double *step, void *dst, int64_t B, int64_t I,
                          int64_t J, int64_t K, int64_t L, int threads) {
     const job_t job = {y, start, step, dst, I, J, K, L};
     const loops_t *loops = loops_for(bits);
-    return lipspline_share(loops->ray_spread, &job, B * K, scratch_size(L, 2 * J, loops->size), threads);
+    return lipspline_share(loops->ray_spread, &job, B * ((K + ROWS - 1) / ROWS), scratch_size(ROWS * (L + 1), J, loops->size),
+                           threads);
 }

@@ -72,62 +72,109 @@ TARGET static void NAME(spread)(const void *job_, int64_t item, void *scratch) {
         for (int lane = 0; lane < 4; lane++) dst[4 * l + lane] = total[l][lane] + total[l - 1][lane + 4];
 }
 
-/* out (J, 4) of one b and one i, ray by ray; four sums at a time, so that additions need not wait for each other. */
-TARGET static void NAME(ray_sums)(const void *job_, int64_t item, void *scratch) {
-    const job_t *job = job_;
-    const int64_t J = job->J, K = job->K, L = job->L, b = item / job->I, i = item % job->I;
-    const double *start = job->start + i * J, *step = job->step + i * J;
-    const REAL *src = (const REAL *)job->from + b * K * L * 4;
-    REAL *out = (REAL *)job->to + item * J * 4;
-    REAL *f = on_a_line(scratch);
-    int32_t *n = (int32_t *)(f + K);
-
-    for (int64_t j = 0; j < J; j++) {
-        int64_t k, end;
-        inside_either_way(start[j], step[j], K, L, &k, &end);
-        NAME(locate)(n, f, start[j], step[j], k, end, L);
-        PAIR sum[4] = {{0}};
-        for (; k + 4 <= end; k += 4)
-            for (int u = 0; u < 4; u++)
-                sum[u] += WEIGHTS(f[k + u]) * *(const PAIR *)(src + 4 * ((k + u) * L + n[k + u]));
-        for (; k < end; k++) sum[0] += WEIGHTS(f[k]) * *(const PAIR *)(src + 4 * (k * L + n[k]));
-        sum[0] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
-        for (int lane = 0; lane < 4; lane++) out[4 * j + lane] = sum[0][lane] + sum[0][lane + 4];
+/* Rows k0..k1 of RAYS neighbouring rays; without `masked` all of them are inside the image there. */
+TARGET static inline void NAME(add_rows)(PAIR *restrict total, const REAL *restrict src, const double *restrict start,
+                                         const double *restrict step, int64_t k0, int64_t k1, int64_t L, int masked) {
+    const int32_t last = (int32_t)L - 2;
+    int32_t n[RAYS];
+    REAL f[RAYS], whole[RAYS];
+    for (int64_t k = k0; k < k1; k++) {
+        const REAL *row = src + 4 * k * L;
+        for (int r = 0; r < RAYS; r++) {
+            const double position = start[r] + (double)k * step[r];
+            const int within = !masked || (position >= 0 && position <= (double)(L - 1));
+            const double kept = within ? position : 0;
+            const int32_t below = (int32_t)kept < last ? (int32_t)kept : last;
+            n[r] = below;
+            f[r] = (REAL)(kept - below);
+            whole[r] = within;
+        }
+        if (masked) {
+            for (int r = 0; r < RAYS; r++) total[r] += whole[r] * (WEIGHTS(f[r]) * *(const PAIR *)(row + 4 * (int64_t)n[r]));
+        } else {
+            for (int r = 0; r < RAYS; r++) total[r] += WEIGHTS(f[r]) * *(const PAIR *)(row + 4 * (int64_t)n[r]);
+        }
     }
 }
 
-/* dst (L, 4) of one b and one k. */
+/* out (J, 4) of one b and one i: RAYS neighbouring rays together, row by row, so that they read the same memory. */
+TARGET static void NAME(ray_sums)(const void *job_, int64_t item, void *scratch) {
+    const job_t *job = job_;
+    const int64_t J = job->J, K = job->K, L = job->L, b = item / job->I, i = item % job->I;
+    const REAL *src = (const REAL *)job->from + b * K * L * 4;
+    REAL *out = (REAL *)job->to + item * J * 4;
+    PAIR *total = on_a_line(scratch);
+
+    for (int64_t j0 = 0; j0 < J; j0 += RAYS) {
+        double start[RAYS], step[RAYS];
+        int64_t some = K, none = 0, all = 0, fewer = K; /* rows some..none meet a ray, rows all..fewer meet every one */
+        for (int r = 0; r < RAYS; r++) {
+            const int64_t j = j0 + r < J ? j0 + r : J - 1; /* the last ones again, to be thrown away */
+            int64_t first, end;
+            start[r] = job->start[i * J + j];
+            step[r] = job->step[i * J + j];
+            inside_either_way(start[r], step[r], K, L, &first, &end);
+            if (first < end) {
+                some = first < some ? first : some;
+                none = end > none ? end : none;
+            }
+            all = first > all ? first : all;
+            fewer = end < fewer ? end : fewer;
+        }
+        memset(total, 0, RAYS * sizeof(PAIR));
+        if (all >= fewer) {
+            NAME(add_rows)(total, src, start, step, some, none, L, 1);
+        } else {
+            NAME(add_rows)(total, src, start, step, some, all, L, 1);
+            NAME(add_rows)(total, src, start, step, all, fewer, L, 0);
+            NAME(add_rows)(total, src, start, step, fewer, none, L, 1);
+        }
+        for (int64_t j = j0; j < J && j < j0 + RAYS; j++)
+            for (int lane = 0; lane < 4; lane++) out[4 * j + lane] = total[j - j0][lane] + total[j - j0][lane + 4];
+    }
+}
+
+/* dst (ROWS, L, 4) of one b and some rows: what is read of an i serves all of them. */
 TARGET static void NAME(ray_spread)(const void *job_, int64_t item, void *scratch) {
     const job_t *job = job_;
-    const int64_t I = job->I, J = job->J, K = job->K, L = job->L, b = item / K, k = item % K;
+    const int64_t I = job->I, J = job->J, K = job->K, L = job->L, blocks = (K + ROWS - 1) / ROWS;
+    const int64_t b = item / blocks, k0 = item % blocks * ROWS, rows = K - k0 < ROWS ? K - k0 : ROWS;
     const REAL *y = (const REAL *)job->from + b * I * J * 4;
-    REAL *dst = (REAL *)job->to + item * L * 4;
-    PAIR *total = on_a_line(scratch);
-    REAL *restrict left = (REAL *)(total + L), *restrict right = left + J;
-    int32_t *restrict n = (int32_t *)(right + J);
-    const int32_t last = (int32_t)L - 2;
+    REAL *dst = (REAL *)job->to + (b * K + k0) * L * 4;
+    PAIR *totals = on_a_line(scratch); /* of each row L sums, and one for rays outside the image */
+    REAL *restrict f = (REAL *)(totals + ROWS * (L + 1));
+    int32_t *restrict n = (int32_t *)(f + J);
+    const int32_t last = (int32_t)L - 2, outside = (int32_t)L;
 
-    memset(total, 0, (size_t)L * sizeof(PAIR));
+    memset(totals, 0, (size_t)(rows * (L + 1)) * sizeof(PAIR));
     for (int64_t i = 0; i < I; i++, y += 4 * J) {
         const double *start = job->start + i * J, *step = job->step + i * J;
-        for (int64_t j = 0; j < J; j++) {
-            const double position = start[j] + (double)k * step[j];
-            const int within = position >= 0 && position <= (double)(L - 1);
-            const double kept = within ? position : 0;
-            const int32_t below = (int32_t)kept < last ? (int32_t)kept : last;
-            n[j] = below;
-            right[j] = (REAL)(kept - below);
-            left[j] = within ? 1 - right[j] : 0;
-        }
-        for (int64_t j = 0; j < J; j++) {
-            const REAL *v = y + 4 * j;
-            const REAL l = left[j], r = right[j];
-            total[n[j]] += (PAIR){l, l, l, l, r, r, r, r} * (PAIR){v[0], v[1], v[2], v[3], v[0], v[1], v[2], v[3]};
+        for (int64_t row = 0; row < rows; row++) {
+            PAIR *restrict total = totals + row * (L + 1);
+            const double k = (double)(k0 + row);
+            for (int64_t j = 0; j < J; j++) {
+                const double position = start[j] + k * step[j];
+                const int within = position >= 0 && position <= (double)(L - 1);
+                const double kept = within ? position : 0;
+                const int32_t below = (int32_t)kept < last ? (int32_t)kept : last;
+                n[j] = within ? below : outside;
+                f[j] = (REAL)(kept - below);
+            }
+            int64_t first = 0, end = J; /* most rays outside are at the ends, where they would wait for each other */
+            while (first < end && n[first] == outside) first++;
+            while (first < end && n[end - 1] == outside) end--;
+            for (int64_t j = first; j < end; j++) {
+                const REAL *v = y + 4 * j;
+                total[n[j]] += WEIGHTS(f[j]) * (PAIR){v[0], v[1], v[2], v[3], v[0], v[1], v[2], v[3]};
+            }
         }
     }
-    for (int lane = 0; lane < 4; lane++) dst[lane] = total[0][lane];
-    for (int64_t l = 1; l < L; l++)
-        for (int lane = 0; lane < 4; lane++) dst[4 * l + lane] = total[l][lane] + total[l - 1][lane + 4];
+    for (int64_t row = 0; row < rows; row++, dst += 4 * L) {
+        const PAIR *total = totals + row * (L + 1);
+        for (int lane = 0; lane < 4; lane++) dst[lane] = total[0][lane];
+        for (int64_t l = 1; l < L; l++)
+            for (int lane = 0; lane < 4; lane++) dst[4 * l + lane] = total[l][lane] + total[l - 1][lane + 4];
+    }
 }
 
 static const loops_t NAME(loops) = {NAME(sums), NAME(spread), NAME(ray_sums), NAME(ray_spread), sizeof(REAL)};
