@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+import lipspline as ls
 import sample_files
+from lipspline.formats import ct as ct_files
 from lipspline.formats.sinograms import Sinograms
 from lipspline.formats.volume import Volume
+from lipspline.imaging.counts import without_rings
 from lipspline.imaging.ct import MeasuredCT, Scanner, SimulatedCT
 from lipspline.operators import FanBeamCT, ParallelBeamCT, WeightedCT
 
@@ -310,3 +313,57 @@ def test_counts_without_a_beam_are_refused():
         MeasuredCT(Sinograms(ones, None, ones[:, 0], ones[:, 0])).problem(0)
     with pytest.raises(ValueError, match="Every detector is dead"):
         MeasuredCT(Sinograms(ones, None, 2 * ones[:, 0])).problem(0)
+
+
+# Rings
+
+
+def test_removing_rings_is_linear_and_enlarges_nothing():
+    basis = torch.eye(4 * 13, dtype=torch.float64).view(-1, 4, 13)
+    matrix = torch.stack([without_rings(y).flatten() for y in basis], dim=1)
+    values = torch.linalg.eigvalsh(matrix)
+    torch.testing.assert_close(matrix, matrix.T)
+    assert values.min() >= -1e-12
+    assert values.max() <= 1 + 1e-12
+
+
+def test_detectors_whose_gain_is_off_draw_no_rings():
+    """Of an object that is not centred: the image with gain errors, corrected, is nearer to the one without them."""
+    H = ParallelBeamCT(192, 90, 192, spacing=1.0)
+    position = torch.arange(192) - 95.5
+    disk = ((position - 27).square() + (position.view(-1, 1) + 12).square() < 45**2).float()
+    clean = H.forward(disk[None, None])[0, 0]
+    off = 0.5 * torch.randn(192, generator=torch.Generator().manual_seed(0))
+    wrong, right = (
+        MeasuredCT(Sinograms((clean + off)[None]), Scanner(rings=rings)).problem(0) for rings in (False, True)
+    )
+    truth = MeasuredCT(Sinograms(clean[None])).problem(0)
+    errors = [float((p.direct * p.scale - truth.direct * truth.scale).norm()) for p in (wrong, right)]
+    assert errors[1] < 0.4 * errors[0]
+    assert "rings removed" in MeasuredCT(SINOGRAMS, Scanner(rings=True)).summary
+
+
+# Units and place, from a sinogram to files
+
+
+@pytest.mark.parametrize("name", ["image.nii.gz", "series"])
+def test_an_object_is_where_it_was_in_millimetres_and_has_its_hounsfield_units(name, tmp_path):
+    """A disc of twice the attenuation of water, 6 mm to the right and 9 mm up on the screen, pixels of 0.5 mm."""
+    H = ParallelBeamCT(96, 120, 96, spacing=0.5, pixel=0.5)
+    position = (torch.arange(96) - 47.5) * 0.5
+    disk = ((position - 6).square() + (-position.view(-1, 1) - 9).square() < 5**2).float()
+    sinogram = 0.04 * H.forward(disk[None, None])[0, 0]
+    scanner = ls.ScannerCT(pixel_size=0.5, water=0.02)
+    done = ls.reconstruct(sinogram, acquisition=scanner, prior="tv", max_steps=60)
+    done.save(tmp_path / name)
+    found = ct_files.read(tmp_path / name)
+    assert found.unit == "hounsfield"
+    assert found.voxel == pytest.approx((0.5, 0.5, 0.5))
+    image = found.slices[0]
+    bright = image > 0
+    rows, columns = (torch.nonzero(bright).double().mean(dim=0)).tolist()
+    left, front, _, _ = (found.affine @ torch.tensor([columns, rows, 0, 1], dtype=torch.float64)).tolist()
+    assert (left, front) == pytest.approx((-6, 9), abs=0.1)  # the right of the screen is the left of the patient
+    assert float(image[bright].median()) == pytest.approx(1000, abs=20)
+    assert float(image[~bright].median()) == pytest.approx(-1000, abs=10)
+    assert float(image.min()) >= -1000.1  # attenuation is never negative

@@ -126,6 +126,7 @@ def ct(
     axis: Annotated[
         str, typer.Option(help="Detector under the axis of rotation, from 0; middle; or auto: estimated.")
     ] = "",
+    rings: Annotated[bool, typer.Option("--rings", help="Remove rings that detectors make whose gain is off.")] = False,
     transpose: Annotated[bool, typer.Option("--transpose", help="IN is (detectors, angles).")] = False,
     convention: Annotated[str, typer.Option(help="plain, scikit-image (radon), astra or odl.")] = "plain",
     detectors: Annotated[int | None, typer.Option(help="How many rays for each angle.")] = None,
@@ -171,6 +172,7 @@ def ct(
             arc=arc,
             every=every,
             axis=parse_axis(axis),
+            rings=rings,
             transpose=transpose,
             convention=convention,
             size=size,

@@ -6,7 +6,7 @@ from math import sqrt
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool1d, pad, unfold
+from torch.nn.functional import avg_pool1d, conv1d, pad, unfold
 
 from lipspline.imaging.coil_noise import GAUSSIAN_MEDIAN
 from lipspline.operators import FanBeamCT, ParallelBeamCT, fbp
@@ -14,6 +14,7 @@ from lipspline.operators import FanBeamCT, ParallelBeamCT, fbp
 WEAK = 0.05  # of the usual flat field: a detector with less is dead
 SPIKE = 10.0  # standard deviations above its neighbours: a zinger
 STARVED = 1e-3  # of the flat field: less than this is no count
+RING = 5  # detectors on one side over which the mean over the angles is averaged to remove rings
 VARYING = 0.6
 """The sums over the detectors of one angle are nearly the same for all angles; they may differ by so much."""
 
@@ -109,6 +110,28 @@ def fill_in(y: Tensor, good: Tensor) -> Tensor:
     share = (column - left) / (right - left).clamp_min(1)
     filled = torch.lerp(y.gather(1, left), y.gather(1, right), share.to(y))
     return torch.where(good, y, filled.masked_fill(lone, 0.0))
+
+
+def without_rings(y: Tensor) -> Tensor:
+    """Line integrals `(A, D)` whose mean over the angles is smooth along the detector.
+
+    A detector whose gain is off is off by the same at every angle and draws a ring. The mean over the angles is
+    averaged over neighbours by weights 1, 2, ..., n, ..., 2, 1, mirrored at the ends: a symmetric matrix with
+    eigenvalues in [0, 1]. So the correction is linear and enlarges no difference of data: what is proven for the
+    corrected line integrals holds for the measured ones, if rays have no weights. Rings that are really there, around
+    the axis, go as well.
+
+    Example:
+        >>> rows = without_rings(torch.tensor([0.0, 0, 0, 0, 5, 0, 0, 0, 0]).expand(2, -1))
+        >>> [round(float(v), 2) for v in rows[0, 3:6]]
+        [0.8, 1.0, 0.8]
+    """
+    reach = min(RING, y.shape[1])
+    weights = reach - torch.arange(1 - reach, reach, dtype=y.dtype, device=y.device).abs()
+    mean = y.mean(dim=0)
+    mirrored = torch.cat([mean[: reach - 1].flip(0), mean, mean[mean.shape[0] - reach + 1 :].flip(0)])
+    smooth = conv1d(mirrored.view(1, 1, -1), (weights / weights.sum()).view(1, 1, -1)).flatten()
+    return y - (mean - smooth)
 
 
 def weighted_noise(y: Tensor, weights: Tensor | None = None) -> float:

@@ -1,7 +1,7 @@
 """CT slices as problems: measured sinograms, or sinograms simulated from images [sec:exp_pnp]."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite, pi
 
@@ -21,6 +21,7 @@ from lipspline.imaging.counts import (
     line_integrals,
     refuse_uneven_sums,
     weighted_noise,
+    without_rings,
 )
 from lipspline.imaging.problem import (
     EmptySlice,
@@ -51,6 +52,7 @@ class Scanner:
         every: use only every so many-th angle.
         axis: the detector, counted from 0, onto which the axis of rotation is projected; "middle", or "auto" to
             estimate it. If not given, it is estimated from counts, and in the middle for line integrals.
+        rings: remove rings around the axis, which detectors make whose gain is off; see `counts.without_rings`.
         transpose: the data are `(detectors, angles)`.
         convention: whose sinograms they are: "astra" and "plain" are the same; "scikit-image" stands for what `radon`
             returns, `(detectors, angles)` with the axis on detector D // 2 and pixel N // 2; "odl" for evenly spread
@@ -70,6 +72,7 @@ class Scanner:
     arc: float | None = None
     every: int = 1
     axis: float | str | None = None
+    rings: bool = False
     transpose: bool = False
     convention: str = "plain"
     size: int | None = None
@@ -144,6 +147,8 @@ class MeasuredCT:
             parts.append(f"from counts, in slice {self.first + self.count // 2} {self._central}")
         if self.axis.column != (detectors - 1) / 2 or self.axis.uncertainty is not None:
             parts.append(str(self.axis))
+        if self.scanner.rings:
+            parts.append("rings removed")
         return "; ".join(parts)
 
     @property
@@ -234,7 +239,7 @@ class MeasuredCT:
             assert flat is not None
             found = line_integrals(data, flat, dark)
         refuse_uneven_sums(found.y, self.first + i)
-        return found
+        return replace(found, y=without_rings(found.y)) if self.scanner.rings else found
 
     @cached_property
     def _central(self) -> Integrals:

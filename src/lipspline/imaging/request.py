@@ -1,5 +1,6 @@
 """What to reconstruct and how: one typed request, checked before anything is read or computed."""
 
+import glob
 import hashlib
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -131,8 +132,8 @@ class ScannerCT:
         files: what each of many files holds: "sinograms" of one slice, or "projections" of one angle.
         flat, dark: counts without an object, and without a beam: arrays `(D,)` or `(S, D)`, or files; then the data are
             counts too.
-        arc, every, axis, transpose, convention, size, spacing, pixel_size, source_origin, source_detector, detector,
-            water: as for `imaging.ct.Scanner`.
+        arc, every, axis, rings, transpose, convention, size, spacing, pixel_size, source_origin, source_detector,
+            detector, water: as for `imaging.ct.Scanner`.
         simulate: the data are images: measure them, add noise, compare.
         data_noise: standard deviation of the noise added in a simulation; by default the paper's.
         seed: of the noise.
@@ -143,6 +144,7 @@ class ScannerCT:
     arc: float | None = None
     every: int = 1
     axis: float | str | None = None
+    rings: bool = False
     transpose: bool = False
     convention: str = "plain"
     size: int | None = None
@@ -285,7 +287,7 @@ class Request:
         """All files and folders that are read."""
         named = [self.data, *(getattr(self.acquisition, each.name) for each in fields(self.acquisition))]
         named += [prior for prior in (self.prior, *self.compare) if Path(prior).suffix]
-        return [Path(value) for value in named if _is_path(value) and Path(value).exists()]
+        return [path for value in named if _is_path(value) for path in _found(Path(value))]
 
     def options(self) -> dict[str, Any]:
         """Everything but the data, as JSON values for people."""
@@ -368,14 +370,19 @@ def _fingerprint(value: Any) -> Any:
         return [str(tensor.dtype), list(tensor.shape), hashlib.sha256(tensor.numpy().tobytes()).hexdigest()]
     if isinstance(value, slice):
         return [value.start, value.stop]
-    if _is_path(value) and Path(value).exists():
+    if _is_path(value) and _found(Path(value)):
         return _state(Path(value))
     return str(value) if isinstance(value, Path) else value
 
 
+def _found(path: Path) -> list[Path]:
+    """The file or folder of this name, or the files of a pattern such as `scan/*.tif`."""
+    return [path] if path.exists() else sorted(map(Path, glob.glob(str(path))))
+
+
 def _state(path: Path) -> list[Any]:
     """What tells one state of a file, or of the files in a folder, from another, without reading them."""
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    files = sorted(path.iterdir()) if path.is_dir() else _found(path)
     return [
         str(path.resolve()),
         *([file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.exists()),
