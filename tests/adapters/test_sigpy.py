@@ -33,7 +33,8 @@ def test_our_operators_compute_the_same_there(name: str):
     A = to_sigpy(H)
     x, y = H.domain.sample(1), H.forward(H.domain.sample(2))
     np.testing.assert_array_equal(A(x[0].numpy()), H.forward(x)[0])
-    np.testing.assert_array_equal(A.H(y[0].numpy()), H.adjoint(y)[0])
+    # finufft adds up in the order in which its threads come
+    np.testing.assert_allclose(A.H(y[0].numpy()), H.adjoint(y)[0], rtol=0, atol=1e-13)
     np.testing.assert_array_equal(A.H.H(x[0].numpy()), H.forward(x)[0])
     np.testing.assert_allclose(A.N(x[0].numpy()), H.adjoint(H.forward(x))[0], rtol=1e-12)
     assert (tuple(A.ishape), tuple(A.oshape)) == (x.shape[1:], y.shape[1:])

@@ -70,6 +70,7 @@ def samples(dtype: torch.dtype) -> dict[str, tuple]:
     one_each = (ridge[0], *(t.expand(3, *t.shape).contiguous() for t in ridge[1:4]), 3.0, 4)
     return {
         "ridge_gradient": (images, *ridge),
+        "ridge_energy": (images, *ridge[:3], normal(8, 6), *ridge[3:]),
         "ridge_pairing": (images.flip(0), images, *one_each),
         "weighted_ridge_gradient": (images, *ridge[:4], normal(3, 8, 7, 9).exp(), *ridge[4:]),
         "weighted_ridge_pairing": (images.flip(0), images, *one_each[:4], normal(3, 8, 7, 9).exp(), *one_each[4:]),

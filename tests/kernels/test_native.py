@@ -65,6 +65,7 @@ SIZES = {
     **dict.fromkeys(("line_sums", "line_spread", "ray_sums", "ray_spread"), (2, 3, 4, 5, 6)),
     "winograd": (1, 4, 5, 3, 7),
     "ridge_gradient": (2, 1, 5, 6, 26, 8, 4, 6, 3, 16),
+    "ridge_energy": (2, 1, 5, 6, 26, 8, 4, 6, 3, 16),
     "ridge_pairing": (2, 2, 5, 6, 26, 8, 4, 6, 3),
     "weighted_ridge_gradient": (2, 1, 5, 6, 26, 8, 4, 6, 3, 16),
     "weighted_ridge_pairing": (2, 2, 5, 6, 26, 8, 4, 6, 3),

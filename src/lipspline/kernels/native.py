@@ -60,6 +60,11 @@ def _weighted_ridge_gradient(b: int, g: int, h: int, w: int, stride: int, c: int
     return *before, b * c * h * w, parts, y
 
 
+def _ridge_energy(b: int, g: int, h: int, w: int, stride: int, c: int, even: int, r: int, k: int, rows: int):
+    padded, taps = b * (h + k - 1) * stride, (k * k + 1) // 2
+    return padded, c * taps, 2 * g * c * r, g * c * r, g * c, b * -(-h // rows)
+
+
 def _ridge_pairing(b: int, g: int, h: int, w: int, stride: int, c: int, even: int, r: int, k: int):
     padded, taps = b * (h + k - 1) * stride, (k * k + 1) // 2
     return padded, padded, c * taps, 2 * g * c * r, g * c, 8 * b * c * taps, 2 * b * c * r
@@ -97,6 +102,7 @@ FUNCTIONS = {
         3, 0, 5, 1, lambda n, h, w, i, o: (n * h * w * i, 36 * i * (o + -o % PANEL), o, n * h * w * o), has_bits=False
     ),
     "ridge_gradient": CFunction(5, 1, 10, 2, _ridge_gradient, has_bits=False),
+    "ridge_energy": CFunction(5, 1, 10, 1, _ridge_energy, float64=(5,), has_bits=False),
     "ridge_pairing": CFunction(5, 1, 9, 2, _ridge_pairing, has_bits=False),
     "weighted_ridge_gradient": CFunction(6, 1, 10, 2, _weighted_ridge_gradient, has_bits=False),
     "weighted_ridge_pairing": CFunction(6, 1, 9, 3, _weighted_ridge_pairing, has_bits=False),
@@ -182,6 +188,7 @@ def call(name: str, doubles: tuple[float, ...], sizes: tuple[int, ...], *tensors
     dtype, size = tensors[0].dtype, tensors[0].itemsize
     arguments: list[float] = []
     plain = (dtype is torch.float32 or (dtype is torch.float64 and function.has_bits)) and min(sizes) >= 0
+    plain = plain and not function.float64  # all of one type, or looked at one by one
     for tensor, count in zip(tensors, function.elements(*sizes), strict=True):
         pointer = tensor.data_ptr()  # 0 if there is no memory
         arguments.append(pointer)

@@ -34,6 +34,8 @@ typedef struct {
     float *products;     /* (images, channels, half, WIDTH) */
     float *sums;         /* (images, channels, regions, 2) */
     float *by_weights;   /* (images, channels, height, width), or NULL */
+    const float *constants; /* (groups, channels, regions): of the potentials */
+    double *energies;       /* (images, bands) */
     float offset;
     int64_t images, groups, height, width, stride, channels, even, regions, k, half, rows, bands;
 } job_t;
@@ -187,6 +189,48 @@ TARGET static void band_of(const void *what, int64_t item, void *scratch) {
         }
 }
 
+/* The sum of the potentials c_i + z (b_i + s_i z / 2) of a tile, added to two vectors of four doubles. */
+TARGET INLINE void add_potentials(const job_t *job, const float *tables, const float *constants, const float *scale,
+                                  int64_t inside, const float *z, __m256d sum[2]) {
+    const __m256 offset = _mm256_set1_ps(job->offset), last = _mm256_set1_ps((float)(job->regions - 1));
+    const __m256 half = _mm256_set1_ps(0.5f);
+    for (int64_t c = 0; c < job->channels; c++) {
+        const float *table = tables + c * job->regions * 2, *constant = constants + c * job->regions;
+        const __m256 factor = _mm256_broadcast_ss(scale + c);
+        for (int v = 0; v < VECTORS; v++) {
+            const __m256 value = _mm256_loadu_ps(z + c * TILE + v * WIDTH);
+            const __m256i pair = locate(value, factor, offset, last);
+            const __m256 b = _mm256_i32gather_ps(table, pair, 4), s = _mm256_i32gather_ps(table + 1, pair, 4);
+            const __m256 a = _mm256_i32gather_ps(constant, _mm256_srli_epi32(pair, 1), 4);
+            const __m256 slope = _mm256_add_ps(b, _mm256_mul_ps(_mm256_mul_ps(half, s), value));
+            const __m256 kept = _mm256_and_ps(mask_of(inside, v), _mm256_add_ps(a, _mm256_mul_ps(value, slope)));
+            sum[0] = _mm256_add_pd(sum[0], _mm256_cvtps_pd(_mm256_castps256_ps128(kept)));
+            sum[1] = _mm256_add_pd(sum[1], _mm256_cvtps_pd(_mm256_extractf128_ps(kept, 1)));
+        }
+    }
+}
+
+TARGET static void energy_of(const void *what, int64_t item, void *scratch) {
+    const job_t *job = what;
+    const int64_t image = item / job->bands, band = item % job->bands, group = job->groups == 1 ? 0 : image;
+    const int64_t first = band * job->rows, end = smaller(first + job->rows, job->height);
+    const float *x = job->x + image * (job->height + job->k - 1) * job->stride;
+    const float *tables = job->tables + group * job->channels * job->regions * 2;
+    const float *constants = job->constants + group * job->channels * job->regions;
+    const float *scale = job->scale + group * job->channels;
+    float *folded = scratch, *z = folded + 2 * job->half * TILE;
+    __m256d sum[2] = {_mm256_setzero_pd(), _mm256_setzero_pd()};
+    for (int64_t row = first; row < end; row++)
+        for (int64_t column = 0; column < job->width; column += TILE) {
+            fold_tile(job, x + row * job->stride + column, folded);
+            gather_tile(job, folded, z);
+            add_potentials(job, tables, constants, scale, job->width - column, z, sum);
+        }
+    double lanes[4];
+    _mm256_storeu_pd(lanes, _mm256_add_pd(sum[0], sum[1]));
+    job->energies[item] = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+}
+
 /* With responses z and u of x and e and weights w: sums of (w u, w u z) by region, by_weights = u sigma(z), then z becomes
  * w sigma(z) and u becomes w sigma'(z) u. */
 TARGET INLINE void bend_pair(const job_t *job, const float *tables, const float *scale, const float *weights,
@@ -294,6 +338,7 @@ int lipspline_has_ridge(void) { return lipspline_instruction_set() > 0 && __buil
 #else
 static void band_of(const void *what, int64_t item, void *scratch) { (void)what, (void)item, (void)scratch; }
 static void pairing_of(const void *what, int64_t item, void *scratch) { (void)what, (void)item, (void)scratch; }
+static void energy_of(const void *what, int64_t item, void *scratch) { (void)what, (void)item, (void)scratch; }
 
 int lipspline_has_ridge(void) { return 0; }
 #endif
@@ -350,6 +395,20 @@ int lipspline_weighted_ridge_gradient(const float *x, const float *gather, const
                        .height = height, .width = width, .stride = stride, .channels = channels, .even = even,
                        .regions = regions, .k = k, .rows = rows};
     return gradient(job, threads);
+}
+
+/* The energies of bands of rows, in float64: each is the sum of its potentials. As above. */
+int lipspline_ridge_energy(const float *x, const float *gather, const float *tables, const float *constants,
+                           const float *scale, double offset, int64_t images, int64_t groups, int64_t height,
+                           int64_t width, int64_t stride, int64_t channels, int64_t even, int64_t regions, int64_t k,
+                           int64_t rows, double *energies, int threads) {
+    const job_t job = {.x = x, .gather = gather, .tables = tables, .constants = constants, .scale = scale,
+                       .energies = energies, .offset = (float)offset, .images = images, .groups = groups,
+                       .height = height, .width = width, .stride = stride, .channels = channels, .even = even,
+                       .regions = regions, .k = k, .half = (k * k + 1) / 2, .rows = rows,
+                       .bands = (height + rows - 1) / rows};
+    const size_t scratch = (size_t)((2 * job.half + job.channels) * TILE) * sizeof(float);
+    return lipspline_share(energy_of, &job, job.images * job.bands, scratch, threads);
 }
 
 /* Derivatives of <W e, sigma(W x)> of each image by the filters (to be summed over the last dimension of `products`) and by

@@ -91,6 +91,23 @@ def ridge_gradient(x: Tensor, bank: PreparedBank, tables: PreparedTables, weight
     return y
 
 
+@torch.no_grad()
+def ridge_energy(x: Tensor, bank: PreparedBank, tables: PreparedTables, constants: Tensor) -> Tensor:
+    """`Σ_c Σ_p ψ_c((W x)_cp)` of images `(B, 1, H, W)` of which `has_ridge` is true: `(B,)` in float64.
+
+    Args:
+        constants: `(C, R)` or `(B, C, R)`: on its region, ψ is constant + b t + s t²/2.
+    """
+    sizes = _sizes(x, bank, tables)
+    if not x.numel():
+        return x.new_zeros(len(x), dtype=torch.float64)
+    _, padded = _padded(x, bank.kernel)
+    energies = torch.empty(len(x), -(-x.shape[-2] // ROWS), dtype=torch.float64)
+    inputs = padded, bank.gather, tables.pairs, constants.contiguous(), tables.scale
+    native.call("ridge_energy", (tables.offset,), (*sizes, ROWS), *inputs, energies)
+    return energies.sum(dim=1)
+
+
 def ridge_pairing(
     e: Tensor,
     x: Tensor,
@@ -189,6 +206,15 @@ def weighted_gradient_formula(
     return F.conv_transpose2d(weights * responses, filters, padding=half)
 
 
+def energy_formula(
+    x: Tensor, filters: Tensor, b: Tensor, s: Tensor, constants: Tensor, scale: Tensor, offset: float, even: int
+) -> Tensor:
+    """`Σ ψ(W x)` of each image in plain torch, in float64."""
+    z = F.conv2d(x, filters, padding=filters.shape[-1] // 2)
+    constant = affine.formula(z, constants, torch.zeros_like(s), scale, offset, 1)
+    return (constant + z * affine.formula(z, b, s / 2, scale, offset, 1)).double().sum(dim=(1, 2, 3))
+
+
 def pairing_formula(
     e: Tensor, x: Tensor, filters: Tensor, b: Tensor, s: Tensor, scale: Tensor, offset: float, even: int
 ) -> Tensor:
@@ -220,6 +246,16 @@ _gradient = Kernel(
         x, prepare_bank(filters, even), prepare_tables(b, s, scale, offset)
     ),
     c_function="ridge_gradient",
+    derivatives="none",
+)
+_energy = Kernel(
+    "ridge_energy(Tensor x, Tensor filters, Tensor b, Tensor s, Tensor constants, Tensor scale, float offset, int even)"
+    " -> Tensor",
+    eager=energy_formula,
+    c=lambda x, filters, b, s, constants, scale, offset, even: ridge_energy(
+        x, prepare_bank(filters, even), prepare_tables(b, s, scale, offset), constants
+    ),
+    c_function="ridge_energy",
     derivatives="none",
 )
 _pairing = Kernel(

@@ -115,6 +115,7 @@ class _Descent:
         self.secants = _Secants(x)
         self.trial = torch.full((len(x),), TRIALS, device=x.device)
         self.direction, self.length = -self.plain * self.force, torch.ones_like(self.floor)
+        self.level: Tensor | None = None  # the values of J at x, if they are known
 
     def record(self) -> None:
         """Note the residuals, and stop the images that have arrived or turned bad."""
@@ -164,12 +165,19 @@ class _Descent:
         # near the end the fall drowns in round-off: there a step that shortens the gradient is taken for one
         noise = self.eps * (norms(self.here.gradient) + self.unit * norms(self.x)) * far
         lower = (fall >= self.least * far**2) | ((fall >= -noise) & (size < norms(self.force)))
+        here = level = None
         if self.setting.excess < 0 and not bool(lower[self.running].all()):
             # the bound by gradients counts the worst curvature -λρ along the whole way: values may know better
-            here, there_value = self.value(self.x, self.here.data), self.value(candidate, there.data)
-            margin = self.least * far**2 + VALUE_NOISE * self.eps * (here.abs() + there_value.abs())
-            lower = lower | (here - there_value >= margin)
-        return self.running & lower & (size <= GRADIENT / self.plain * far)
+            here = self.value(self.x, self.here.data) if self.level is None else self.level
+            level = self.value(candidate, there.data)
+            margin = self.least * far**2 + VALUE_NOISE * self.eps * (here.abs() + level.abs())
+            lower = lower | (here - level >= margin)
+        taken = self.running & lower & (size <= GRADIENT / self.plain * far)
+        if level is not None:
+            self.level = torch.where(taken, level, here)
+        elif taken.any():
+            self.level = None
+        return taken
 
     def _count(self, taken: Tensor) -> None:
         for row in taken.nonzero().squeeze(1).tolist():

@@ -211,7 +211,15 @@ class RidgeAtNoise(Energy):
         _check_images(x)
         if x.is_complex():
             return self(x.real) + self(x.imag)
+        if self._in_c(x):
+            assert self._bank is not None and self._prepared is not None
+            return kernel.ridge_energy(x, self._bank, self._prepared, self.constants).to(x.dtype)
         return self.potentials(x).sum(dim=(1, 2, 3))
+
+    def _in_c(self, x: Tensor) -> bool:
+        return (
+            self._bank is not None and kernel.has_ridge(x) and not (torch.is_grad_enabled() and x.requires_grad)
+        )
 
     def potentials(self, x: Tensor) -> Tensor:
         """ψ_c((W x)_c) at each pixel of real images, (B, C, H, W)."""
@@ -230,8 +238,8 @@ class RidgeAtNoise(Energy):
         if x.is_complex():
             both = self.gradient(torch.cat([x.real, x.imag]), weights)
             return torch.complex(*both.chunk(2))
-        if self._bank is not None and kernel.has_ridge(x) and not (torch.is_grad_enabled() and x.requires_grad):
-            assert self._prepared is not None
+        if self._in_c(x):
+            assert self._bank is not None and self._prepared is not None
             return kernel.ridge_gradient(x, self._bank, self._prepared, weights)
         values = piecewise_affine(self.responses(x), *self.tables)
         return self.adjoint(values if weights is None else weights * values)
