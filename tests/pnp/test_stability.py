@@ -7,33 +7,12 @@ import pytest
 import torch
 from certified_denoisers import averaging_map, haar_frame, linear, network, random_nonexpansive_matrix, soft_threshold
 from energies import Quadratic
+from stability_hunt import OPERATORS, SIZE, attack
 
 from lipspline.certification import declare
-from lipspline.operators import (
-    MRI,
-    Blur,
-    Identity,
-    Inpainting,
-    Matrix,
-    MultiCoilMRI,
-    ParallelBeamCT,
-    cartesian_mask,
-    simulated_maps,
-)
+from lipspline.operators import Identity, Matrix
 from lipspline.pnp import fbs, stability
 from lipspline.pnp._stability import _pull_back, _ratios
-
-SIZE = 12
-MASK = cartesian_mask(SIZE, 2, 0.25)
-OPERATORS = {
-    "mri": MRI(MASK),
-    "complex mri": MRI(MASK, convention="centred"),
-    "multi-coil mri": MultiCoilMRI(MASK, simulated_maps(3, (SIZE, SIZE))),
-    "ct": ParallelBeamCT(SIZE, 8, 18),
-    "blur": Blur(torch.ones(3, 3) / 9, (1, SIZE, SIZE)),
-    "inpainting": Inpainting(torch.rand(1, SIZE, SIZE, generator=torch.Generator().manual_seed(0)) > 0.4),
-    "identity": Identity((1, SIZE, SIZE)),
-}
 
 
 @pytest.mark.parametrize("contraction", [1.0, 0.9])
@@ -53,6 +32,13 @@ def test_fifty_random_and_ten_optimised_perturbations_obey_the_estimates(name, c
     assert evidence.worst("eq:EstForward", optimised=True) >= evidence.worst("eq:EstForward", optimised=False)
     # an idle bound would prove nothing: data consistency is nearly attained
     assert evidence.worst("eq:EstForward", optimised=True) > 0.7
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_prior_that_ships_is_moved_beyond_its_constants(seed):
+    """Thousands more by `python tests/pnp/stability_hunt.py`."""
+    name, evidence = attack(seed)
+    assert evidence.holds, f"{name}\n{evidence}"
 
 
 def test_the_bound_is_attained_where_it_is_tight():

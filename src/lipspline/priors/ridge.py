@@ -161,10 +161,9 @@ class RidgeAtNoise(Energy):
         self.offset, self.noise = tables.offset, noise
         self._upper, self._weak = energy.upper, energy.weak
         self._digest = self._of_values()
-        self._bank = self._prepared = None
+        self._prepared: tuple[kernel.PreparedBank, kernel.PreparedTables] | None = None
         if kernel.has_ridge(energy.filters) and energy.even % 4 == 0 and len(energy.filters) % 4 == 0:
-            self._bank = kernel.prepare_bank(energy.filters, energy.even)
-            self._prepared = kernel.prepare_tables(*tables)
+            self._prepared = kernel.prepare_bank(energy.filters, energy.even), kernel.prepare_tables(*tables)
 
     @property
     def tables(self) -> Tables:
@@ -211,15 +210,14 @@ class RidgeAtNoise(Energy):
         _check_images(x)
         if x.is_complex():
             return self(x.real) + self(x.imag)
-        if self._in_c(x):
-            assert self._bank is not None and self._prepared is not None
-            return kernel.ridge_energy(x, self._bank, self._prepared, self.constants).to(x.dtype)
+        if prepared := self._for_c(x):
+            return kernel.ridge_energy(x, *prepared, self.constants).to(x.dtype)
         return self.potentials(x).sum(dim=(1, 2, 3))
 
-    def _in_c(self, x: Tensor) -> bool:
-        return (
-            self._bank is not None and kernel.has_ridge(x) and not (torch.is_grad_enabled() and x.requires_grad)
-        )
+    def _for_c(self, x: Tensor) -> tuple[kernel.PreparedBank, kernel.PreparedTables] | None:
+        """Filters and tables for the kernels in C, if they can be used for these images."""
+        derived = torch.is_grad_enabled() and x.requires_grad
+        return self._prepared if kernel.has_ridge(x) and not derived else None
 
     def potentials(self, x: Tensor) -> Tensor:
         """ψ_c((W x)_c) at each pixel of real images, (B, C, H, W)."""
@@ -238,9 +236,8 @@ class RidgeAtNoise(Energy):
         if x.is_complex():
             both = self.gradient(torch.cat([x.real, x.imag]), weights)
             return torch.complex(*both.chunk(2))
-        if self._in_c(x):
-            assert self._bank is not None and self._prepared is not None
-            return kernel.ridge_gradient(x, self._bank, self._prepared, weights)
+        if prepared := self._for_c(x):
+            return kernel.ridge_gradient(x, *prepared, weights)
         values = piecewise_affine(self.responses(x), *self.tables)
         return self.adjoint(values if weights is None else weights * values)
 
