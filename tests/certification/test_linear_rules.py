@@ -81,7 +81,7 @@ def test_two_dimensional_convolutions_stay_below_the_bound(padding_mode, kernel,
         *(2, 3, kernel), padding=padding, padding_mode=padding_mode, stride=stride, dilation=dilation
     ).double()
     bound = upper(layer)
-    norms = [norm(layer, 2, *size) for size in ((9, 9), (10, 10), (12, 12), (9, 10))]
+    norms = [norm(layer, 2, *size) for size in ((9, 9), (9, 10), (12, 12))]
     assert max(norms) <= bound * (1 + 1e-12)
     lost = 1.35 if padding_mode == "zeros" or stride == 1 else 3.0  # a circular stride is bounded by that of stride 1
     assert max(norms) >= bound / (lost + (dilation - 1) / 2)  # small images lose some of the norm at their borders

@@ -121,7 +121,9 @@ def check_pairs(seed: int, pairs: int) -> None:
     assert optimised >= 0.02 * bound  # the search does search
 
 
-@pytest.mark.parametrize("first", range(0, 200, 20))
+@pytest.mark.parametrize(
+    "first", [*range(0, 60, 20), *(pytest.param(n, marks=pytest.mark.slow) for n in range(60, 200, 20))]
+)
 def test_two_hundred_random_networks_have_lower_below_upper(first: int):
     """Dense and convolutional, all activations, both paddings."""
     for seed in range(first, first + 20):

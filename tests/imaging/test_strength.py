@@ -174,7 +174,7 @@ def test_too_few_readouts_are_not_held_out():
     assert strength.held_out(Problem(y, Identity((1, 8, 20)), y, 1.0, 0.1)) is None
 
 
-@pytest.mark.parametrize("wrong", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("wrong", [0.3, pytest.param(1.0, marks=pytest.mark.slow), 4.0])
 def test_the_refined_weight_is_nearly_the_best_even_if_the_noise_is_misjudged(wrong):
     """Against the truth, which the refinement does not see."""
     found = replace(undersampled(), noise=0.02 * wrong)

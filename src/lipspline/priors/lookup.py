@@ -16,8 +16,8 @@ from lipspline.priors.wavelet import WaveletSparsity
 AUTO = "auto"
 TV_WIDTH, WAVELET_WIDTH = 0.06, 0.03
 ENERGIES: dict[str, Callable[[], Prior]] = {
-    "ridge": lambda: resolve_learned("ridge"),
     "ridge-adaptive": lambda: resolve_learned("ridge-adaptive"),
+    "ridge": lambda: resolve_learned("ridge"),
     "ridge-weak": lambda: resolve_learned("ridge-weak"),
     "tv": lambda: resolve_formula("tv", TotalVariation, TV_WIDTH, "total variation"),
     "wavelet": lambda: resolve_formula("wavelet", WaveletSparsity, WAVELET_WIDTH, "cycle-spun orthonormal wavelets"),
