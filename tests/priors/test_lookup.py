@@ -40,7 +40,7 @@ def test_a_file_is_told_by_what_it_holds(tmp_path):
 
 def test_an_unknown_name_is_refused_with_the_names_there_are():
     with pytest.raises(
-        ValueError, match=r"prior must be one of ridge, .*lls.*, or a \.safetensors file, but is 'unet'"
+        ValueError, match=r"prior must be one of ridge-adaptive, .*lls.*, or a \.safetensors file, but is 'unet'"
     ):
         resolve("unet")
 
