@@ -159,6 +159,51 @@ def raw_masks(features: tuple[str, ...]) -> np.ndarray:
     return np.stack([np.roll(columns_mask(), s * ("masks" in features)) for s in range(SLICES)])
 
 
+def spiral(interleaves: int = 16, samples: int = 40) -> np.ndarray:
+    """Spirals (readouts, samples, 2) from the middle of k-space to its edge, in cycles per field of view."""
+    way = np.linspace(0, 1, samples)
+    turn = 2 * np.pi * (3 * way + np.arange(interleaves)[:, None] / interleaves)
+    return np.stack([HEIGHT / 2 * way * np.sin(turn), WIDTH / 2 * way * np.cos(turn)], axis=-1)
+
+
+def on_spirals() -> np.ndarray:
+    """k-space (S, C, readouts, samples) of `images()` times `coil_maps()` on `spiral()`, by the sums themselves."""
+    rows, columns = np.meshgrid(np.arange(HEIGHT) - HEIGHT // 2, np.arange(WIDTH) - WIDTH // 2, indexing="ij")
+    points = spiral().reshape(-1, 2)
+    phases = points[:, :1] * rows.reshape(1, -1) / HEIGHT + points[:, 1:] * columns.reshape(1, -1) / WIDTH
+    seen = (images()[:, None] * coil_maps()).reshape(SLICES, COILS, -1)
+    sums = seen @ np.exp(-2j * np.pi * phases).T / np.sqrt(HEIGHT * WIDTH)
+    return sums.reshape(SLICES, COILS, *spiral().shape[:2]).astype(np.complex64)
+
+
+def write_spirals(path: Path, *, depth: bool = False, per_pixel: bool = False, third: float | None = None) -> Path:
+    """`on_spirals()` as an ISMRMRD file with a noise measurement, as slices or partitions, in either unit."""
+    import ismrmrd
+
+    sizes = {"rows": HEIGHT, "half": HEIGHT // 2, "columns": WIDTH, "depth": SLICES if depth else 1}
+    text = XML.format(**sizes, extent=9 if depth else 3, last=15, middle=8, trajectory="spiral")
+    ismrmrd.xsd.CreateFromDocument(text)
+    data, points = on_spirals(), spiral() / (np.array([HEIGHT, WIDTH]) if per_pixel else 1)
+    if third is not None:
+        points = np.concatenate([points, np.full((*points.shape[:-1], 1), third)], axis=-1)
+    with ismrmrd.Dataset(str(path), "dataset", mode="w") as dataset:
+        dataset.write_xml_header(text)
+        for s in range(SLICES):
+            for number in range(-1 if s == 0 else 0, data.shape[2]):
+                line = ismrmrd.Acquisition()
+                line.resize(data.shape[3], COILS, points.shape[-1])
+                line.data[:] = 99 if number < 0 else data[s, :, number]
+                line.traj[:] = points[number]
+                if number < 0:
+                    line.setFlag(ismrmrd.ACQ_IS_NOISE_MEASUREMENT)
+                line.idx.kspace_encode_step_1 = max(number, 0)
+                line.idx.kspace_encode_step_2, line.idx.slice = (s, 0) if depth else (0, s)
+                line.read_dir[:], line.phase_dir[:], line.slice_dir[:] = (0, 1, 0), (1, 0, 0), (0, 0, 1)
+                line.position[:] = (5, 6, 7 if depth else 7 + 4 * s)
+                dataset.append_acquisition(line)
+    return path
+
+
 def write_cfl(path: Path, array: np.ndarray) -> Path:
     """As BART describes the format: sizes as text, then complex numbers with the first index fastest."""
     path.with_suffix(".hdr").write_text("# Dimensions\n" + " ".join(map(str, array.shape)) + "\n")

@@ -9,11 +9,11 @@ from lipspline.networks import effective_regions, plain, plot_activations, rewri
 from lipspline.training.optim import param_groups
 
 if TYPE_CHECKING:
-    from lipspline.imaging import CartesianMRI, ScannerCT, reconstruct
+    from lipspline.imaging import CartesianMRI, ScannerCT, ScannerMRI, reconstruct
 
 __version__ = "0.1.0"
 
-_LAZY = {"CartesianMRI": "lipspline.imaging", "ScannerCT": "lipspline.imaging", "reconstruct": "lipspline.imaging"}
+_LAZY = dict.fromkeys(("CartesianMRI", "ScannerCT", "ScannerMRI", "reconstruct"), "lipspline.imaging")
 """Imported when they are used: most of the library does without them."""
 
 
@@ -27,6 +27,7 @@ __all__ = [
     "CartesianMRI",
     "Certificate",
     "ScannerCT",
+    "ScannerMRI",
     "certify",
     "declare",
     "effective_regions",

@@ -5,8 +5,9 @@ import torch
 
 from lipspline.formats import builtin
 from lipspline.formats.kspace import Kspace
-from lipspline.imaging.coil_noise import noise_covariance, virtual_coils, whitening
-from lipspline.imaging.mri import MeasuredMRI, Whiten, normalized_maps
+from lipspline.imaging.coil_noise import noise_covariance, noise_samples, virtual_coils, whitening
+from lipspline.imaging.coils import Whiten, normalized_maps
+from lipspline.imaging.mri import MeasuredMRI
 from lipspline.imaging.problem import Iteration, Problem, solve_problem
 from lipspline.imaging.strength import choose
 from lipspline.operators import MultiCoilMRI, cartesian_mask, simulated_maps
@@ -51,7 +52,7 @@ def test_whitened_noise_is_white_and_as_strong_as_it_was_on_average():
 
 def test_the_covariance_is_found_where_there_is_no_signal():
     kspace, _, _ = scan(0.01, measured=False)
-    found = noise_covariance(kspace.data, kspace.mask)
+    found = noise_covariance(noise_samples(kspace.data, kspace.mask))
     assert found is not None
     torch.testing.assert_close(found / 1e-4, COVARIANCE, rtol=0, atol=0.9)
     assert float(found[0, 1].imag) > 0.3e-4  # a conjugate would be negative
@@ -59,8 +60,8 @@ def test_the_covariance_is_found_where_there_is_no_signal():
 
 def test_without_samples_of_noise_there_is_no_covariance():
     kspace, _, _ = scan(0.01, measured=False)
-    assert noise_covariance(kspace.data[..., :1, :], torch.zeros(64, dtype=torch.bool)) is None
-    assert noise_covariance(torch.zeros_like(kspace.data), kspace.mask) is None
+    assert noise_covariance(noise_samples(kspace.data[..., :1, :], torch.zeros(64, dtype=torch.bool))) is None
+    assert noise_covariance(noise_samples(torch.zeros_like(kspace.data), kspace.mask)) is None
 
 
 def test_a_covariance_without_inverse_is_refused():

@@ -12,7 +12,7 @@ import lipspline as ls
 import sample_files
 from lipspline import cli
 from lipspline.formats.builtin import shepp_logan
-from lipspline.imaging import CartesianMRI, Reconstruction, ScannerCT, mri, reconstruction
+from lipspline.imaging import Reconstruction, ScannerCT, ScannerMRI, coils, mri, reconstruction
 from lipspline.imaging.cache import SliceCache
 from lipspline.imaging.reconstruction import carry_out
 from lipspline.imaging.request import Request
@@ -20,7 +20,7 @@ from lipspline.imaging.verify import verify
 from lipspline.models import load
 from lipspline.pnp import fbs
 
-THINNED = CartesianMRI(acceleration=2, center=0.3, simulate=True)
+THINNED = ScannerMRI(acceleration=2, center=0.3, simulate=True)
 ITERATION = {"tol": 1e-3, "max_steps": 5}
 
 
@@ -69,7 +69,7 @@ def test_three_lines_of_python_give_what_the_command_gives_bit_for_bit(net, tmp_
     with pytest.raises(SystemExit) as stop:
         cli.main()
     assert not stop.value.code
-    options = {"acquisition": CartesianMRI(acceleration=1.5, center=0.5), "prior": net, "max_steps": 5}
+    options = {"acquisition": ScannerMRI(acceleration=1.5, center=0.5), "prior": net, "max_steps": 5}
     ls.reconstruct(source, **options).save(tmp_path / "b.nii.gz")
     assert (tmp_path / "a.nii.gz").read_bytes() == (tmp_path / "b.nii.gz").read_bytes()
     result = ls.reconstruct(sample_files.multi_coil(), **options)
@@ -99,9 +99,9 @@ def test_strength_is_relative_to_automatic(run):
 
 def test_the_problem_of_each_slice_is_built_once_and_its_maps_are_estimated_once(net, monkeypatch):
     built, estimated = [], []
-    problem, espirit = mri.MeasuredMRI.problem, mri.espirit
+    problem, espirit = mri.MeasuredMRI.problem, coils.espirit
     monkeypatch.setattr(mri.MeasuredMRI, "problem", lambda self, i: (built.append(i), problem(self, i))[1])
-    monkeypatch.setattr(mri, "espirit", lambda *a, **o: (estimated.append(1), espirit(*a, **o))[1])
+    monkeypatch.setattr(coils, "espirit", lambda *a, **o: (estimated.append(1), espirit(*a, **o))[1])
     ls.reconstruct(sample_files.multi_coil(), prior=net, **ITERATION)
     assert sorted(built) == [0, 1, 2]
     assert len(estimated) == 3
@@ -242,7 +242,7 @@ def test_carry_out_takes_a_scan_that_was_read_already(net):
 def test_other_priors_are_compared_on_the_middle_slice(tmp_path):
     square = torch.zeros(3, 48, 48)
     square[:, 12:36, 16:32] = 1
-    half = CartesianMRI(acceleration=2, center=0.2, simulate=True)
+    half = ScannerMRI(acceleration=2, center=0.2, simulate=True)
     done = ls.reconstruct(square, acquisition=half, prior="tv", compare=["wavelet", "ridge"], max_steps=20)
     alone = ls.reconstruct(square, acquisition=half, prior="wavelet", max_steps=20)
     assert [rival.strength.prior.name for rival in done.rivals] == ["wavelet", "ridge"]
@@ -259,7 +259,7 @@ def test_other_priors_are_compared_on_the_middle_slice(tmp_path):
 def test_every_energy_is_saved_and_verified(prior, tmp_path):
     square = torch.zeros(1, 32, 32)
     square[:, 8:24, 10:22] = 1
-    half = CartesianMRI(acceleration=2, center=0.2, simulate=True)
+    half = ScannerMRI(acceleration=2, center=0.2, simulate=True)
     done = ls.reconstruct(square, acquisition=half, prior=prior, max_steps=5)
     document = done.save(tmp_path / "image.npy")
     assert json.loads((tmp_path / "image.npy.json").read_text())["lipschitz"] == document["lipschitz"]

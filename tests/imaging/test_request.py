@@ -8,23 +8,23 @@ import pytest
 import torch
 
 import sample_files
-from lipspline.imaging import CartesianMRI, MeasuredCT, MeasuredMRI, Request, ScannerCT, SimulatedCT, SimulatedMRI
+from lipspline.imaging import MeasuredCT, MeasuredMRI, Request, ScannerCT, ScannerMRI, SimulatedCT, SimulatedMRI
 
 
 def a_request(**options) -> Request:
-    return Request(**{"data": Path("nothing.npy"), "acquisition": CartesianMRI(), **options})
+    return Request(**{"data": Path("nothing.npy"), "acquisition": ScannerMRI(), **options})
 
 
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: CartesianMRI(mask="m.npy", acceleration=2), "mask= and acceleration= both say"),
-        (lambda: CartesianMRI(acceleration=0.5), "acceleration must be at least 1, but is 0.5"),
-        (lambda: CartesianMRI(acceleration=float("inf")), "acceleration must be a positive finite number"),
-        (lambda: CartesianMRI(center=float("nan")), "center must lie between 0 and 1, but is nan"),
-        (lambda: CartesianMRI(data_noise=1), "data_noise= is for simulated data"),
-        (lambda: CartesianMRI(data_noise=1e300, simulate=True), "data_noise must lie between 0 and 1e"),
-        (lambda: CartesianMRI(data_noise=float("nan"), simulate=True), "data_noise must lie between 0 and 1e"),
+        (lambda: ScannerMRI(mask="m.npy", acceleration=2), "mask=, acceleration=, spokes= and trajectory= all say"),
+        (lambda: ScannerMRI(acceleration=0.5), "acceleration must be at least 1, but is 0.5"),
+        (lambda: ScannerMRI(acceleration=float("inf")), "acceleration must be a positive finite number"),
+        (lambda: ScannerMRI(center=float("nan")), "center must lie between 0 and 1, but is nan"),
+        (lambda: ScannerMRI(data_noise=1), "data_noise= is for simulated data"),
+        (lambda: ScannerMRI(data_noise=1e300, simulate=True), "data_noise must lie between 0 and 1e"),
+        (lambda: ScannerMRI(data_noise=float("nan"), simulate=True), "data_noise must lie between 0 and 1e"),
         (lambda: ScannerCT(angles=0), "angles must lie between 1 and 10000, but is 0"),
         (lambda: ScannerCT(detectors=1), "detectors must lie between 2 and 10000, but is 1"),
         (lambda: ScannerCT(size=10**9), "size must lie between 2 and 10000"),
@@ -52,9 +52,9 @@ def test_a_request_does_not_change():
 
 def test_arrays_and_files_give_the_same_scan(tmp_path):
     for values, acquisition, kind in (
-        (sample_files.single_coil(), CartesianMRI(), MeasuredMRI),
-        (sample_files.multi_coil(), CartesianMRI(coils=sample_files.coil_maps()), MeasuredMRI),
-        (sample_files.images(), CartesianMRI(simulate=True), SimulatedMRI),
+        (sample_files.single_coil(), ScannerMRI(), MeasuredMRI),
+        (sample_files.multi_coil(), ScannerMRI(coils=sample_files.coil_maps()), MeasuredMRI),
+        (sample_files.images(), ScannerMRI(simulate=True), SimulatedMRI),
         (sample_files.sinograms(), ScannerCT(), MeasuredCT),
         (sample_files.images(), ScannerCT(simulate=True, angles=12, detectors=40), SimulatedCT),
     ):
@@ -71,11 +71,11 @@ def test_arrays_and_files_give_the_same_scan(tmp_path):
 @pytest.mark.parametrize(
     ("data", "acquisition", "sentence"),
     [
-        (sample_files.images(), CartesianMRI(), "The array holds images, not k-space. .* give simulate=True"),
-        (sample_files.single_coil(), CartesianMRI(simulate=True), "The array holds k-space already"),
-        (np.zeros((2, 8, 8), np.complex64), CartesianMRI(), "zero everywhere"),
-        (np.ones((1, 1, 1, 8, 8), np.complex64), CartesianMRI(), "but has shape"),
-        (np.full((8, 8), np.nan), CartesianMRI(simulate=True), "data has 64 NaN"),
+        (sample_files.images(), ScannerMRI(), "The array holds images, not k-space. .* give simulate=True"),
+        (sample_files.single_coil(), ScannerMRI(simulate=True), "The array holds k-space already"),
+        (np.zeros((2, 8, 8), np.complex64), ScannerMRI(), "zero everywhere"),
+        (np.ones((1, 1, 1, 8, 8), np.complex64), ScannerMRI(), "but has shape"),
+        (np.full((8, 8), np.nan), ScannerMRI(simulate=True), "data has 64 NaN"),
         (sample_files.single_coil(), ScannerCT(), "but sinograms are"),
         (sample_files.sinograms(), ScannerCT(detectors=5), "The array holds 23 detectors, not 5"),
     ],
@@ -87,7 +87,7 @@ def test_arrays_that_cannot_be_reconstructed_are_refused(data, acquisition, sent
 
 def test_slices_that_are_not_there_are_refused():
     with pytest.raises(ValueError, match=r"There are 3 slice\(s\)"):
-        CartesianMRI().scan(sample_files.single_coil(), slice(3, 5))
+        ScannerMRI().scan(sample_files.single_coil(), slice(3, 5))
 
 
 def test_files_are_told_apart_by_their_state_and_arrays_by_their_content(tmp_path):
@@ -105,7 +105,7 @@ def test_all_files_that_are_read_are_listed(tmp_path):
     names = ("k.npy", "mask.npy", "maps.npy", "net.safetensors")
     for name in names:
         (tmp_path / name).touch()
-    acquisition = CartesianMRI(mask=tmp_path / "mask.npy", coils=str(tmp_path / "maps.npy"))
+    acquisition = ScannerMRI(mask=tmp_path / "mask.npy", coils=str(tmp_path / "maps.npy"))
     request = a_request(data=tmp_path / "k.npy", acquisition=acquisition, prior=str(tmp_path / "net.safetensors"))
     assert {path.name for path in request.files()} == set(names)
     assert a_request().files() == []

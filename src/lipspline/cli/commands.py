@@ -2,6 +2,7 @@
 
 import json as jsonlib
 import math
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -210,4 +211,4 @@ def inspect(
 
 def _options(text: str) -> str:
     """The arguments of `reconstruct` in a text as the options of its command."""
-    return text.replace("simulate=True", "--simulate").replace("acceleration=4", "--acceleration 4")
+    return re.sub(r"\b(acceleration|trajectory|coils)=(\w+)", r"--\1 \2", text.replace("simulate=True", "--simulate"))

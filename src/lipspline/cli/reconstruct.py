@@ -13,10 +13,10 @@ from lipspline._infra.memory import keep_memory
 from lipspline._infra.progress import Bars, Pace, bars
 from lipspline.cli.output import Json, Seed, Threads, err, show, start
 from lipspline.formats.output import Output, writer
-from lipspline.imaging.mri import Phase, Unknown, Whiten
+from lipspline.imaging.coils import Phase, Unknown, Whiten
 from lipspline.imaging.problem import Iteration
 from lipspline.imaging.reconstruction import Reconstruction, Rival, Watch, carry_out, mean
-from lipspline.imaging.request import CartesianMRI, Request, ScannerCT
+from lipspline.imaging.request import Request, ScannerCT, ScannerMRI
 from lipspline.imaging.strength import Auto
 from lipspline.pnp import Progress
 from lipspline.report.plain_words import certificate_lines, lines_text
@@ -61,6 +61,12 @@ def mri(
     mask: Annotated[Path | None, typer.Option(help="Keep what this npy mask, (W,) or (H, W), keeps.")] = None,
     acceleration: Annotated[float | None, typer.Option(help="Keep one column in so many, at random.")] = None,
     center: Annotated[float, typer.Option(help="Fraction of the columns, in the middle, that are all kept.")] = 0.08,
+    spokes: Annotated[int | None, typer.Option(help="Or measure again on so many radial lines.", min=2)] = None,
+    trajectory: Annotated[Path | None, typer.Option(help="Where IN was measured: npy, npz or BART .cfl.")] = None,
+    size: Annotated[int | None, typer.Option(help="Side of the images of a trajectory, in pixels.", min=2)] = None,
+    conjugate: Annotated[
+        bool, typer.Option("--conjugate", help="Data of the other sign: turned by conjugation.")
+    ] = False,
     coils: Annotated[str, typer.Option(help="auto (maps in IN, else ESPIRiT), espirit, or a file of maps.")] = "auto",
     phase: Annotated[str, typer.Option(help="fold the phase of low resolution into the maps; none; or auto.")] = "auto",
     unknown: Annotated[str, typer.Option(help="complex images, or real ones once their phase is folded.")] = "complex",
@@ -90,10 +96,14 @@ def mri(
     start(seed, threads)
     request = Request(
         data=source,
-        acquisition=CartesianMRI(
+        acquisition=ScannerMRI(
             mask=mask,
             acceleration=acceleration,
             center=center,
+            spokes=spokes,
+            trajectory=trajectory,
+            size=size,
+            conjugate=conjugate,
             coils=coils,
             phase=cast(Phase, phase),
             unknown=cast(Unknown, unknown),

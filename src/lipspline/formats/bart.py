@@ -84,6 +84,28 @@ def read_mask(path: str | Path) -> Tensor:
     return (stored.planes(range(1))[0, 0] != 0).squeeze()
 
 
+def read_trajectory(path: str | Path) -> Tensor:
+    """A trajectory `(L, M, 3)` as `bart traj` writes it: coordinates, samples and readouts are dimensions 0, 1, 2."""
+    stored = _opened(Path(path))
+    if stored.sizes[0] != 3 or stored.sizes[COIL] * stored.sizes[SLICE] != 1:
+        raise FileError(f"{stored.path} is no trajectory: its first dimension is {stored.sizes[0]}, not 3.")
+    return stored.volume(0).real.permute(2, 1, 0)
+
+
+def read_samples(path: str | Path, slices: slice = slice(None)) -> Tensor:
+    """k-space `(S, C, L, M)` on a trajectory: samples, readouts, coils and slices are dimensions 1, 2, 3 and 13."""
+    stored = _opened(Path(path))
+    if stored.sizes[READ] != 1:
+        raise FileError(
+            f"{stored.path} is no k-space on a trajectory: its first dimension is {stored.sizes[READ]}, not 1."
+        )
+    numbers = chosen(stored.path, stored.sizes[SLICE], slices)
+    affordable(stored.path, (len(numbers), *stored.sizes[1:4]), 8)
+    place: list[Any] = [0] * DIMENSIONS
+    place[1:4], place[SLICE] = [slice(None)] * 3, slice(numbers.start, numbers.stop)
+    return stored.tensor(stored.values[tuple(place)].transpose(3, 2, 1, 0))
+
+
 @dataclass(frozen=True)
 class Pair:
     """A header and the numbers that it describes, not yet read."""
@@ -99,14 +121,15 @@ class Pair:
         place[:4], place[SLICE] = [slice(None)] * 4, slice(numbers.start, numbers.stop)
         found = self.values[tuple(place)]  # readout, phase, partition, coil, slice
         found = found[0] if self.sizes[READ] == 1 and self.sizes[PARTITION] > 1 else found[:, :, 0]
-        return self._tensor(found.transpose(3, 2, 0, 1))
+        return self.tensor(found.transpose(3, 2, 0, 1))
 
     def volume(self, coil: int) -> Tensor:
         """One coil `(readout, phase, partition)` of three-dimensional k-space."""
         affordable(self.path, self.sizes[:3], 8)
-        return self._tensor(self.values[(slice(None), slice(None), slice(None), coil) + (0,) * (DIMENSIONS - 4)])
+        return self.tensor(self.values[(slice(None), slice(None), slice(None), coil) + (0,) * (DIMENSIONS - 4)])
 
-    def _tensor(self, values: NDArray[np.complex64]) -> Tensor:
+    def tensor(self, values: NDArray[np.complex64]) -> Tensor:
+        """Some of the values, read; NaN is refused."""
         result = torch.from_numpy(np.array(values, order="C"))  # a copy: what is mapped cannot be written
         if not torch.isfinite(result).all():
             raise FileError(f"{self.path} has NaN or infinite values.")

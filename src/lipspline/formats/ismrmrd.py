@@ -1,5 +1,6 @@
 """Raw data in ISMRMRD files: readouts, told apart by their flags and sorted into Cartesian k-space."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -11,10 +12,19 @@ from torch import Tensor
 
 from lipspline._infra import checks
 from lipspline.formats import hdf5
-from lipspline.formats.ismrmrd_header import Encoding, children, encoding_of, parsed_header, text_in
+from lipspline.formats.ismrmrd_header import (
+    Encoding,
+    children,
+    encoding_of,
+    parsed_header,
+    place_of,
+    text_in,
+    voxels_of,
+)
 from lipspline.formats.kspace import Kspace, transform_partitions, with_mask
+from lipspline.formats.trajectories import NonCartesianKspace, on_trajectory
 from lipspline.formats.validation import FileError, affordable, chosen
-from lipspline.formats.volume import LPS_TO_RAS, from_voxel_size, invertible, shifted
+from lipspline.formats.volume import shifted
 
 GROUP = "dataset"
 AT_ONCE = 256  # readouts
@@ -76,13 +86,16 @@ def holds_readouts(file: Any) -> bool:
     return isinstance(link, h5py.HardLink) and isinstance(file[GROUP], h5py.Group) and "data" in file[GROUP]
 
 
-def read(path: str | Path, slices: slice = slice(None)) -> Kspace:
-    """Read Cartesian k-space, in two or three dimensions.
+def read(path: str | Path, slices: slice = slice(None), size: int | None = None) -> Kspace | NonCartesianKspace:
+    """Read k-space in two or three dimensions, Cartesian or on a trajectory.
 
     The image is made of the readouts of the first encoding that has some; embedded calibration lines belong to it,
     others and readouts that are no part of an image are left out; averages are averaged; reversed lines are turned.
-    What was left out or averaged is in `notes`. A third dimension that is fully measured is transformed, and its slices
-    are what `slices` counts.
+    What was left out or averaged is in `notes`. In three dimensions a direction that is fully measured is transformed,
+    the partitions if they are, else the readout, and its positions are what `slices` counts.
+
+    Args:
+        size: of images that were measured on a trajectory; by default what the header says.
     """
     path = Path(path)
     with hdf5.opened(path) as file:
@@ -94,29 +107,72 @@ def read(path: str | Path, slices: slice = slice(None)) -> Kspace:
         readouts, number, notes = _of_the_image(path, everything, encodings)
         noise = _noise(stored, everything.where(everything.flagged(NOISE)), readouts)
         encoding = encoding_of(path, encodings[number])
-        count, flat = int(readouts.counter("slice").max()) + 1, encoding.shape[2] == 1
+        flat = encoding.shape[2] == 1
+        if not encoding.trajectory:
+            _check_lines(path, readouts)
         _check_layers(path, readouts, flat)
+        count = int(readouts.counter("slice").max()) + 1
         repeats, repeated = readouts.repeats()
-        numbers = chosen(path, repeats * count if flat else encoding.shape[2], slices)
         if flat:
-            layer = repeated * count + readouts.counter("slice")
-            kept = np.isin(layer, numbers)
-            readouts, layer, layers = readouts.where(kept), layer[kept] - numbers.start, len(numbers)
+            layer, layers = repeated * count + readouts.counter("slice"), repeats * count
         else:
             layer = readouts.counter("kspace_encode_step_2") - encoding.middle[1] + encoding.shape[2] // 2
             layers = encoding.shape[2]
+        affine, regular = place_of(readouts.heads, encoding) if repeats == 1 else (voxels_of(encoding), True)
+        if flat:
+            numbers = chosen(path, layers, slices)
+            kept = np.isin(layer, numbers)
+            readouts, layer, layers = readouts.where(kept), layer[kept] - numbers.start, len(numbers)
+            affine = shifted(affine, depth=numbers.start) if repeats == 1 else affine
+        if repeats > 1:
+            notes = (*notes, f"{repeats} images of each slice ({', '.join(REPEATED)}), one stack after the other")
+        if not regular:
+            notes = (*notes, "its slices are not parallel and evenly spaced, so their place is not kept")
+        known = {"affine": affine, "noise": noise, "notes": notes}
+        if encoding.trajectory:
+            found = _on_trajectory(path, stored, readouts, encoding, layer, layers, size)
+            if not flat:
+                numbers = chosen(path, layers, slices)
+                moved = transform_partitions(found.data, path, torch.ones(layers, 1, 1, dtype=torch.bool))
+                found = replace(found, data=moved[numbers.start : numbers.stop])
+                known["affine"] = shifted(affine, depth=numbers.start)
+            return replace(found, **{**known, "notes": (*notes, *found.notes)})
         data, points = _sorted(path, stored, readouts, encoding, layer, layers)
     if not torch.isfinite(data).all():
         raise FileError(f"{path} has NaN or infinite values.")
-    affine, regular = _affine(readouts, encoding) if repeats == 1 else (_sizes(encoding), True)
-    if repeats > 1:
-        notes = (*notes, f"{repeats} images of each slice ({', '.join(REPEATED)}), one stack after the other")
-    notes = notes if regular else (*notes, "its slices are not parallel and evenly spaced, so their place is not kept")
     if not flat:
-        data = transform_partitions(data, path, points)[numbers.start : numbers.stop]
-        points, affine = points[:1].expand(len(numbers), -1, -1), shifted(affine, depth=numbers.start)
+        return _three_dimensional(path, data, points, encoding, slices, known)
     data, mask = with_mask(data, points, path)
-    return Kspace(data, mask, crop=encoding.crop, affine=affine, noise=noise, notes=notes)
+    return Kspace(data, mask, crop=encoding.crop, **known)
+
+
+def _three_dimensional(
+    path: Path, data: Tensor, points: Tensor, encoding: Encoding, slices: slice, known: dict[str, Any]
+) -> Kspace:
+    """Slices of k-space `(partitions, C, H, W)` across the direction that is fully measured.
+
+    Across the readout they are rows of the image: its columns are partitions, and its rows phase encodings.
+    """
+    affine = known["affine"]
+    if (points == points.any(dim=0)).all():
+        numbers = chosen(path, len(data), slices)
+        moved = transform_partitions(data, path, points)[numbers.start : numbers.stop]
+        data, mask = with_mask(moved, points[:1].expand(len(numbers), -1, -1), path)
+        return Kspace(data, mask, crop=encoding.crop, **{**known, "affine": shifted(affine, depth=numbers.start)})
+    if not (points == points.any(dim=1, keepdim=True)).all():
+        raise FileError(
+            f"{path} is undersampled along its partitions, and its readouts are not complete; one of the two must be."
+        )
+    rows, first = encoding.crop[0], encoding.shape[0] // 2 - encoding.crop[0] // 2
+    numbers = chosen(path, rows, slices)
+    turned, kept = data.permute(2, 1, 3, 0), points.permute(1, 2, 0)  # readout, coil, phase, partition
+    moved = transform_partitions(turned, path, kept)[first + numbers.start : first + numbers.stop]
+    data, mask = with_mask(moved, kept[:1].expand(len(numbers), -1, -1), path)
+    notes = (*known["notes"], "transformed along the readout, two directions of phase encoding")
+    crop = (encoding.crop[1], encoding.depth)
+    place = shifted(affine, row=numbers.start, depth=encoding.shape[2] // 2 - encoding.depth // 2)
+    place = None if place is None else place[:, [2, 0, 1, 3]]  # columns, rows and slices are partition, phase, readout
+    return Kspace(data, mask, crop=crop, **{**known, "affine": place, "notes": notes})
 
 
 # Which readouts make the image
@@ -150,7 +206,10 @@ def _of_the_image(
     others = found.heads["encoding_space_ref"] != numbers[0]
     notes += [*calibration, *([f"{int(others.sum())} readouts of other encodings left out"] if others.any() else [])]
     found = found.where(~others)
-    _check_one_image(path, found)
+    if len(counts := np.unique(found.heads["active_channels"])) > 1:
+        raise FileError(f"{path} has readouts of {counts[0]} and of {counts[-1]} coils; all must have the same coils.")
+    if len(np.unique(found.heads["channel_mask"], axis=0)) > 1:
+        raise FileError(f"{path} has readouts of different coils ('channel_mask'); all must have the same coils.")
     if (averages := len(np.unique(found.counter("average")))) > 1:
         notes.append(f"{averages} averages averaged")
     return found, int(numbers[0]), tuple(notes)
@@ -177,12 +236,8 @@ def _without_calibration(
     return found.where(~apart), [f"{int(apart.sum())} calibration lines left out"] if apart.any() else []
 
 
-def _check_one_image(path: Path, found: Readouts) -> None:
-    """Refuse readouts that do not belong together, or that nothing tells apart."""
-    if len(counts := np.unique(found.heads["active_channels"])) > 1:
-        raise FileError(f"{path} has readouts of {counts[0]} and of {counts[-1]} coils; all must have the same coils.")
-    if len(np.unique(found.heads["channel_mask"], axis=0)) > 1:
-        raise FileError(f"{path} has readouts of different coils ('channel_mask'); all must have the same coils.")
+def _check_lines(path: Path, found: Readouts) -> None:
+    """Refuse readouts that nothing tells apart."""
     lines = np.column_stack([found.places(), found.counter("average"), found.repeats()[1]])
     places, times = np.unique(lines, axis=0, return_counts=True)
     if (times > 1).any():
@@ -230,6 +285,45 @@ def _sorted(
     return torch.from_numpy(data / np.maximum(times, 1)).mT, torch.from_numpy(times[:, 0] > 0).mT
 
 
+def _on_trajectory(
+    path: Path, stored: Any, readouts: Readouts, encoding: Encoding, layer: NDArray, layers: int, size: int | None
+) -> NonCartesianKspace:
+    """Readouts in the order of the file, with the trajectory that each of them has."""
+    heads, dimensions = readouts.heads, readouts.heads["trajectory_dimensions"]
+    lengths, lines = np.unique(heads["number_of_samples"]), np.bincount(layer, minlength=layers)
+    if dimensions.min() < 2:
+        raise FileError(f"{path} was measured on a {encoding.trajectory} trajectory, which is not in the file.")
+    if len(lengths) > 1 or lines.min() != lines.max() or readouts.flagged("ACQ_IS_REVERSE").any():
+        raise FileError(
+            f"{path} has readouts of {lengths[0]} to {lengths[-1]} samples, {lines.min()} to {lines.max()} a slice; "
+            f"on a trajectory all slices must have as many, of one length, and none reversed."
+        )
+    coils, samples = int(heads["active_channels"].max()), int(lengths[0])
+    affordable(path, (layers, coils, int(lines[0]), samples), 8, "k-space")
+    data = np.zeros((layers, coils, int(lines[0]), samples), np.complex64)
+    points = np.zeros((layers, int(lines[0]), samples, 2))
+    filled = np.zeros(layers, np.int64)
+    for i, number in enumerate(readouts.numbers):
+        line, where = stored[int(number)], (layer[i], filled[layer[i]])
+        values = np.ascontiguousarray(line["data"], np.float32)
+        track = np.ascontiguousarray(line["traj"], np.float32)
+        if len(values) != 2 * coils * samples or len(track) != samples * int(dimensions[i]):
+            raise FileError(f"{path} has a readout whose numbers do not fit its header.")
+        data[where[0], :, where[1]] = values.view(np.complex64).reshape(coils, samples)
+        points[where] = track.reshape(samples, -1)[:, :2]
+        filled[layer[i]] += 1
+    cut = slice(int(heads["discard_pre"].max()), samples - int(heads["discard_post"].max()))
+    if not np.isfinite(data).all():
+        raise FileError(f"{path} has NaN or infinite values.")
+    found = on_trajectory(
+        torch.from_numpy(data[..., cut]), torch.from_numpy(points[:, :, cut]), path, size or encoding.shape[:2]
+    )
+    if encoding.shape[2] > 1 and found.trajectory.ndim == 4:
+        raise FileError(f"{path} has another trajectory in each partition; all must share one.")
+    note = (f"{encoding.trajectory} trajectory, {int(lines[0])} readouts",)
+    return replace(found, crop=None if size else encoding.crop, notes=(*note, *found.notes))
+
+
 def _samples(
     path: Path, head: Any, samples: NDArray[Any], rows: int, reverse: bool
 ) -> tuple[int, NDArray[np.complex64]]:
@@ -275,41 +369,3 @@ def _noise(stored: Any, scans: Readouts, readouts: Readouts) -> Tensor | None:
     ratio = times[0] / times[1] if min(times) > 0 else 1.0
     averages = len(np.unique(readouts.counter("average")))
     return torch.from_numpy(sums * ratio / (2 * count * averages))
-
-
-def _sizes(encoding: Encoding) -> Tensor:
-    """The affine map of voxels of which only the size is known."""
-    row, column, depth = (n / m for n, m in zip(encoding.encoded, encoding.shape, strict=True))
-    return from_voxel_size(column, row, depth)
-
-
-def _affine(readouts: Readouts, encoding: Encoding) -> tuple[Tensor, bool]:
-    """From (column, row, slice) to mm in NIfTI's coordinates, and whether slices are parallel and evenly spaced.
-
-    Sizes only where they are not, or where the scanner gives no directions.
-    """
-    sizes = _sizes(encoding)
-    column, row, depth = sizes.diagonal()[:3].tolist()
-    numbers, where = np.unique(readouts.counter("slice"), return_index=True)
-    heads = readouts.heads[where]
-    phase, read, normal, position = (
-        torch.from_numpy(heads[name].astype(np.float64)) for name in ("phase_dir", "read_dir", "slice_dir", "position")
-    )
-    directions = torch.stack([phase, read, normal], dim=1)
-    if not ((torch.linalg.vector_norm(directions, dim=2) - 1).abs() < 1e-2).all():
-        return sizes, True
-    steps = [phase[0] * column, read[0] * row, normal[0] * depth]
-    if len(numbers) > 1:
-        steps[2] = (position[-1] - position[0]) / int(numbers[-1] - numbers[0])
-        expected = position[0] + torch.from_numpy(numbers - numbers[0]).unsqueeze(1) * steps[2]
-        off = torch.linalg.vector_norm(position - expected, dim=1).max()
-        if (directions - directions[0]).abs().max() > 1e-3 or not off <= 0.05 * torch.linalg.vector_norm(steps[2]):
-            return sizes, False
-    rows, columns = encoding.crop
-    corner = position[0] - steps[0] * (columns // 2) - steps[1] * (rows // 2)
-    if encoding.shape[2] > 1:
-        corner = corner - steps[2] * (encoding.shape[2] // 2)
-    affine = torch.eye(4, dtype=torch.float64)
-    affine[:3] = torch.stack([*steps, corner], dim=1)
-    found = invertible(LPS_TO_RAS @ affine)
-    return (sizes, False) if found is None else (found, True)

@@ -1,10 +1,16 @@
-"""The XML header of raw data in ISMRMRD files: how readouts become k-space, and the size of the images."""
+"""The XML header of raw data in ISMRMRD files: how readouts become k-space, and the size and place of the images."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
 from lipspline.formats.validation import FileError, in_short
+from lipspline.formats.volume import LPS_TO_RAS, from_voxel_size, invertible
 
 Triple = tuple[float, float, float]
 
@@ -20,6 +26,8 @@ class Encoding(NamedTuple):
     """Field of view that is measured, in mm along rows, columns, partitions."""
     wanted: Triple
     """Field of view of the images."""
+    trajectory: str = ""
+    """Its kind, if it is not Cartesian."""
 
     @property
     def crop(self) -> tuple[int, int]:
@@ -27,6 +35,11 @@ class Encoding(NamedTuple):
         shares = (want / have for want, have in zip(self.wanted, self.encoded, strict=True))
         rows, columns, _ = (max(1, min(n, round(n * share))) for n, share in zip(self.shape, shares, strict=True))
         return rows, columns
+
+    @property
+    def depth(self) -> int:
+        """Partitions of the images in the field of view that is wanted."""
+        return max(1, min(self.shape[2], round(self.shape[2] * self.wanted[2] / self.encoded[2])))
 
 
 def parsed_header(path: Path, xml: str) -> ElementTree.Element | None:
@@ -60,9 +73,8 @@ def space_of_images(path: Path, xml: str) -> dict[str, Any]:
 
 
 def encoding_of(path: Path, element: ElementTree.Element) -> Encoding:
-    """One encoding of a header; only Cartesian ones."""
-    if (kind := text_in(element, "trajectory").lower()) not in ("", "cartesian"):
-        raise FileError(f"{path} was measured on a {kind[:40]} trajectory; only Cartesian k-space is read.")
+    """One encoding of a header."""
+    kind = text_in(element, "trajectory").lower()[:40]
     found = _space(_descendant(element, "encodedSpace"))
     if found is None:
         raise FileError(f"{path} has no size of k-space in its XML header.")
@@ -72,7 +84,7 @@ def encoding_of(path: Path, element: ElementTree.Element) -> Encoding:
     column, partition = (
         int(center) if _is_count(center) else size // 2 for center, size in zip(centers, matrix[1:], strict=True)
     )
-    return Encoding(matrix, (column, partition), encoded, wanted[1])
+    return Encoding(matrix, (column, partition), encoded, wanted[1], "" if kind == "cartesian" else kind)
 
 
 def _space(element: ElementTree.Element | None) -> tuple[tuple[int, int, int], Triple] | None:
@@ -108,3 +120,44 @@ def text_in(element: ElementTree.Element | None, *names: str) -> str:
     """The text of an element inside others; empty if there is none."""
     found = _descendant(element, *names)
     return "" if found is None or found.text is None else found.text.strip()
+
+
+# Where the images lie
+
+
+def voxels_of(encoding: Encoding) -> Tensor:
+    """The affine map of voxels of which only the size is known."""
+    row, column, depth = (n / m for n, m in zip(encoding.encoded, encoding.shape, strict=True))
+    return from_voxel_size(column, row, depth)
+
+
+def place_of(heads: NDArray[Any], encoding: Encoding) -> tuple[Tensor, bool]:
+    """From (column, row, slice) to mm in NIfTI's coordinates, and whether slices are parallel and evenly spaced.
+
+    From the headers of the readouts of an image. Sizes only where slices are not so, or without directions.
+    """
+    sizes = voxels_of(encoding)
+    column, row, depth = sizes.diagonal()[:3].tolist()
+    numbers, where = np.unique(heads["idx"]["slice"].astype(np.int64), return_index=True)
+    heads = heads[where]
+    phase, read, normal, position = (
+        torch.from_numpy(heads[name].astype(np.float64)) for name in ("phase_dir", "read_dir", "slice_dir", "position")
+    )
+    directions = torch.stack([phase, read, normal], dim=1)
+    if not ((torch.linalg.vector_norm(directions, dim=2) - 1).abs() < 1e-2).all():
+        return sizes, True
+    steps = [phase[0] * column, read[0] * row, normal[0] * depth]
+    if len(numbers) > 1:
+        steps[2] = (position[-1] - position[0]) / int(numbers[-1] - numbers[0])
+        expected = position[0] + torch.from_numpy(numbers - numbers[0]).unsqueeze(1) * steps[2]
+        off = torch.linalg.vector_norm(position - expected, dim=1).max()
+        if (directions - directions[0]).abs().max() > 1e-3 or not off <= 0.05 * torch.linalg.vector_norm(steps[2]):
+            return sizes, False
+    rows, columns = encoding.crop
+    corner = position[0] - steps[0] * (columns // 2) - steps[1] * (rows // 2) - steps[2] * int(numbers[0])
+    if encoding.shape[2] > 1:
+        corner = corner - steps[2] * (encoding.shape[2] // 2)
+    affine = torch.eye(4, dtype=torch.float64)
+    affine[:3] = torch.stack([*steps, corner], dim=1)
+    found = invertible(LPS_TO_RAS @ affine)
+    return (sizes, False) if found is None else (found, True)

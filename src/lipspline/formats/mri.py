@@ -6,14 +6,25 @@ from torch import Tensor
 
 from lipspline.formats import arrays, bart, dicom, fastmri, hdf5, ismrmrd, nifti, pictures
 from lipspline.formats.kspace import Kspace
+from lipspline.formats.trajectories import NonCartesianKspace, read_samples, read_trajectory
 from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume
 
-__all__ = ["Kspace", "Volume", "read", "read_maps", "read_mask"]
+__all__ = ["Kspace", "NonCartesianKspace", "Volume", "read", "read_maps", "read_mask", "read_scan", "read_trajectory"]
 
 
 def read(path: str | Path, slices: slice = slice(None)) -> Kspace | Volume:
-    """Read k-space or images; the content of the file decides, its name only gives the format.
+    """Read Cartesian k-space or images, as `read_scan` does; trajectories are refused."""
+    found = read_scan(path, slices)
+    if isinstance(found, NonCartesianKspace):
+        raise FileError(f"{path} was measured on a trajectory; only Cartesian k-space can be used here.")
+    return found
+
+
+def read_scan(
+    path: str | Path, slices: slice = slice(None), *, trajectory: Tensor | None = None, size: int | None = None
+) -> Kspace | NonCartesianKspace | Volume:
+    """Read k-space, Cartesian or on a trajectory, or images; the content of the file decides, its name the format.
 
     k-space: fastMRI and ISMRMRD HDF5, BART's .cfl/.hdr, npy and npz with complex numbers, a folder with `y.pt`.
     Images: fastMRI HDF5 without k-space, npy and npz with real numbers, NIfTI, DICOM (a file, or a folder with a
@@ -21,13 +32,22 @@ def read(path: str | Path, slices: slice = slice(None)) -> Kspace | Volume:
 
     Args:
         slices: which ones, `slice(3, 9)` for numbers 3 to 8; only these are read.
+        trajectory: where npy, npz and BART files were measured, `(readouts, samples, 2)`; ISMRMRD files have their own,
+            and so has an npz file with `trajectory` in it.
+        size: of images that were measured on a trajectory.
     """
     path = Path(path)
     name = path.name.lower()
+    if trajectory is not None or (name.endswith(".npz") and _has_trajectory(path)):
+        if not name.endswith((*arrays.ENDINGS, *bart.ENDINGS)):
+            raise FileError(
+                f"{path} cannot be read with a trajectory from elsewhere; only npy, npz and BART files can."
+            )
+        return read_samples(path, slices, trajectory, size)
     if path.is_dir():
         return fastmri.read_tensors(path) if fastmri.is_tensor_folder(path) else dicom.read(path, slices)
     if name.endswith(hdf5.ENDINGS):
-        return _read_hdf5(path, slices)
+        return _read_hdf5(path, slices, size)
     for endings, reader in (
         (arrays.ENDINGS, fastmri.read_numpy),
         (bart.ENDINGS, bart.read),
@@ -74,7 +94,12 @@ def unknown_format(path: Path, *endings: tuple[str, ...]) -> Exception:
     return FileError(f"{path} is not in a known format. Its name must end in one of {known}.")
 
 
-def _read_hdf5(path: Path, slices: slice) -> Kspace | Volume:
+def _has_trajectory(path: Path) -> bool:
+    with arrays.opened(path) as container:
+        return container.find("trajectory", "traj") is not None
+
+
+def _read_hdf5(path: Path, slices: slice, size: int | None) -> Kspace | NonCartesianKspace | Volume:
     with hdf5.opened(path) as file:
         raw = ismrmrd.holds_readouts(file)
-    return ismrmrd.read(path, slices) if raw else fastmri.read_hdf5(path, slices)
+    return ismrmrd.read(path, slices, size) if raw else fastmri.read_hdf5(path, slices)

@@ -11,8 +11,13 @@ from lipspline.imaging.problem import (
     solve_problem,
 )
 from lipspline.imaging.reconstruction import Reconstruction, reconstruct
-from lipspline.imaging.request import CartesianMRI, Request, ScannerCT
+from lipspline.imaging.request import Request, ScannerCT
+from lipspline.imaging.scanner_mri import ScannerMRI
 from lipspline.imaging.strength import Strength, choose
+from lipspline.imaging.trajectories import RadialMRI, TrajectoryMRI
+
+CartesianMRI = ScannerMRI
+"""Its name before it knew trajectories."""
 
 __all__ = [
     "CartesianMRI",
@@ -20,13 +25,16 @@ __all__ = [
     "MeasuredCT",
     "MeasuredMRI",
     "Problem",
+    "RadialMRI",
     "Reconstruction",
     "Request",
     "Scan",
     "ScannerCT",
+    "ScannerMRI",
     "SimulatedCT",
     "SimulatedMRI",
     "Strength",
+    "TrajectoryMRI",
     "Undersampling",
     "add_kspace_noise",
     "add_sinogram_noise",

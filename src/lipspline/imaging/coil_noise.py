@@ -93,13 +93,12 @@ def noise_samples(data: Tensor, mask: Tensor) -> Tensor:
     return ends if FILTERED * deviation(fast) < deviation(ends) < deviation(fast) else fast
 
 
-def noise_covariance(data: Tensor, mask: Tensor) -> Tensor | None:
-    """An estimate `(C, C)` of the covariance of the noise of real parts of k-space `(1, C, H, W)`; None if unknown.
+def noise_covariance(samples: Tensor) -> Tensor | None:
+    """An estimate `(C, C)` of the covariance of the noise of real parts from samples `(1, C, n)`; None if unknown.
 
-    From the samples that `noise_in_kspace` is estimated from, without the largest, which may hold signal. Coils that
-    are silent have noise of average strength.
+    Without the largest samples, which may hold signal. Coils that are silent have noise of average strength.
     """
-    samples = noise_samples(data, mask)[0]
+    samples, coils = samples[0], samples.shape[1]
     if samples.shape[1] < SAMPLES * len(samples):
         return None
     heard = samples.abs().median(dim=1).values > 0
@@ -114,7 +113,7 @@ def noise_covariance(data: Tensor, mask: Tensor) -> Tensor | None:
     found = found * shares[:, None] * shares  # what was left out made every coil quieter
     if torch.linalg.eigvalsh(found / (levels[:, None] * levels))[0] < CORRELATED:
         return None
-    covariance = torch.eye(data.shape[1], dtype=torch.complex128) * found.diagonal().mean()
+    covariance = torch.eye(coils, dtype=torch.complex128) * found.diagonal().mean()
     covariance[heard.nonzero(), heard.nonzero().T] = found
     return covariance
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import pi
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,10 @@ from typing import Any
 from lipspline.formats import mri
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.sinograms import read_sinograms
+from lipspline.formats.trajectories import NonCartesianKspace
 from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume, voxel_size
+from lipspline.imaging.coils import FROM_SILENCE
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,12 @@ Inspector = Callable[[Path], Finding | None]
 
 def inspect_mri(path: Path) -> Finding | None:
     """k-space, or images to simulate it from."""
-    found = _first(mri.read, path)
-    return of_kspace(found) if isinstance(found, Kspace) else of_images(found)
+    found = _first(mri.read_scan, path)
+    if isinstance(found, Kspace):
+        seen, apart = of_kspace(found), path.suffix.lower() in (".cfl", ".hdr", ".npy", ".npz")
+        word = "the trajectory, if it is not Cartesian: give trajectory=FILE. k-space is then readouts x samples"
+        return replace(seen, missing=(*seen.missing, word)) if apart else seen
+    return of_samples(found) if isinstance(found, NonCartesianKspace) else of_images(found)
 
 
 def inspect_sinograms(path: Path) -> Finding | None:
@@ -159,15 +165,37 @@ def of_kspace(kspace: Kspace) -> Finding:
     )
 
 
-def _steps(kspace: Kspace) -> list[str]:
+def of_samples(kspace: NonCartesianKspace) -> Finding:
+    """What k-space on a trajectory is, and what would be done with it."""
+    slices, coils, lines, samples = kspace.data.shape
+    height, width = kspace.crop or kspace.shape
+    facts = {
+        "slices": str(slices),
+        "coils": str(coils),
+        "readouts": f"{lines} of {samples} samples",
+        "reach": f"{float(kspace.trajectory.abs().max()):.4g} cycles per field of view",
+        "images": f"{height} x {width}",
+    }
+    if kspace.affine is not None:
+        facts["voxels"] = " x ".join(f"{length:.3g}" for length in voxel_size(kspace.affine)) + " mm"
+    if kspace.notes:
+        facts["on reading"] = "; ".join(kspace.notes)
+    return Finding(
+        f"Measured k-space of {'one coil' if coils == 1 else f'{coils} coils'} on a trajectory",
+        facts,
+        "lipspline reconstruct mri IN OUT.nii.gz",
+        ("put the middle of k-space on a grid", *_steps(kspace)),
+        tuple(_missing(kspace, 0.0)),
+    )
+
+
+def _steps(kspace: Kspace | NonCartesianKspace) -> list[str]:
     steps = []
     if kspace.coils > 1:
-        source = (
-            "the noise measurement of the file" if kspace.noise is not None else "an estimate from where no signal is"
-        )
+        source = "the noise measurement of the file" if kspace.noise is not None else FROM_SILENCE
         steps.append(f"whiten the coils with {source}")
         steps.append("take the coil maps of the file" if kspace.maps is not None else "estimate coil maps by ESPIRiT")
-    if not kspace.real:
+    if isinstance(kspace, NonCartesianKspace) or not kspace.real:
         steps.append("fold the phase of low resolution into the maps, if the middle of k-space is measured")
     steps.append("minimise data term and ridge energy, with a certificate for each slice")
     if kspace.reference is not None:
@@ -175,7 +203,7 @@ def _steps(kspace: Kspace) -> list[str]:
     return steps
 
 
-def _missing(kspace: Kspace, share: float) -> list[str]:
+def _missing(kspace: Kspace | NonCartesianKspace, share: float) -> list[str]:
     missing = []
     if kspace.affine is None:
         missing.append("place and size of the voxels: the output has voxels of 1 mm and no orientation")

@@ -1,17 +1,29 @@
 """MRI slices as problems: measured k-space, or k-space simulated from images [sec:exp_pnp]."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from lipspline._infra import checks
 from lipspline._infra.randomness import generator
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.volume import Unit
-from lipspline.imaging.coil_noise import Mixing, noise_covariance, noise_in_kspace, virtual_coils, whitening
+from lipspline.imaging.coil_noise import Mixing, noise_in_kspace, noise_samples
+from lipspline.imaging.coils import (
+    Coils,
+    Phase,
+    Unknown,
+    Whiten,
+    check_coil_options,
+    coil_maps,
+    coil_mixing,
+    coil_notes,
+    divided,
+    folded_phase,
+    given_maps,
+)
 from lipspline.imaging.problem import (
     EmptySlice,
     Modality,
@@ -25,24 +37,8 @@ from lipspline.imaging.problem import (
     middle,
     normalized,
 )
-from lipspline.operators import MRI, LinearOperator, MultiCoilMRI, cartesian_mask, espirit
-from lipspline.operators._espirit import UNCROPPED, calibration_region, region_images
+from lipspline.operators import MRI, LinearOperator, MultiCoilMRI, cartesian_mask
 from lipspline.operators.mri import centred_ifft, uncentred_fft
-
-Coils = Literal["auto", "espirit"]
-COILS = ("auto", "espirit")
-Phase = Literal["auto", "fold", "none"]
-PHASES = ("auto", "fold", "none")
-Whiten = Literal["auto", "none"]
-WHITENS = ("auto", "none")
-Unknown = Literal["complex", "real"]
-UNKNOWNS = ("complex", "real")
-LOW_RESOLUTION = 24
-"""Columns and rows, at most, of the middle of k-space that the phase of an image is taken from."""
-FAINT = 1e-3  # of the largest modulus: below it the phase of an image of low resolution is taken for 0
-SHORTEST = 6  # columns and rows of it, at least
-BLIND = 1e-3  # of the largest root sum of squares: below it a pixel is seen by no coil
-DETERMINED = 0.95  # of 1: the eigenvalue of ESPIRiT that well determined maps reach somewhere
 
 
 @dataclass(frozen=True)
@@ -99,20 +95,8 @@ class MeasuredMRI:
     identity: Mapping[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self):
-        if isinstance(self.coils, Tensor):
-            maps, data = self.coils.shape, self.kspace.data.shape
-            if maps[1:] != data[1:] or maps[0] not in (1, data[0]):
-                raise ValueError(f"The coil maps have shape {tuple(maps)}, but k-space has {tuple(data)}.")
-        else:
-            checks.one_of("coils", self.coils, COILS)
-        checks.one_of("phase", self.phase, PHASES)
-        checks.one_of("unknown", self.unknown, UNKNOWNS)
-        checks.one_of("whiten", self.whiten, WHITENS)
-        if (
-            self.virtual_coils is not None
-            and checks.at_least("virtual_coils", self.virtual_coils, 1) > self.kspace.coils
-        ):
-            raise ValueError(f"virtual_coils is {self.virtual_coils}, but there are {self.kspace.coils} coils.")
+        shape = tuple(self.kspace.data.shape)
+        check_coil_options(self.coils, shape, self.phase, self.unknown, self.whiten, self.virtual_coils)
 
     @property
     def count(self) -> int:
@@ -130,17 +114,9 @@ class MeasuredMRI:
         coils = "one coil" if self.kspace.coils == 1 else f"{self.kspace.coils} coils"
         kept = f"{100 * self.kspace.mask.double().mean():.0f} % of k-space measured"
         thinned = "" if self.undersampling is None else f", then {self.undersampling}"
-        notes = "".join(f"; {note}" for note in (*self.kspace.notes, *self._coil_notes()))
+        words = coil_notes(self.kspace.coils, self.kspace.noise, self.whiten, self.virtual_coils)
+        notes = "".join(f"; {note}" for note in (*self.kspace.notes, *words))
         return f"MRI, {coils}, {kept}{thinned}{notes}"
-
-    def _coil_notes(self) -> Iterator[str]:
-        if self.kspace.coils > 1 and self.whiten == "auto":
-            source = (
-                "a measurement of noise" if self.kspace.noise is not None else "an estimate from where no signal is"
-            )
-            yield f"coils whitened with {source}"
-        if self.virtual_coils is not None:
-            yield f"{self.virtual_coils} virtual coils"
 
     def problem(self, i: int) -> Problem:
         """Slice number i."""
@@ -178,16 +154,7 @@ class MeasuredMRI:
 
     def _mixing(self, data: Tensor, mask: Tensor) -> Mixing | None:
         """How coils become others: whitened, and fewer; None if they stay as they are."""
-        if self.kspace.coils == 1:
-            return None
-        found = None
-        if self.whiten == "auto":
-            covariance = noise_covariance(data, mask) if self.kspace.noise is None else self.kspace.noise
-            found = None if covariance is None else whitening(covariance)
-        if self.virtual_coils is None:
-            return found
-        fewer = virtual_coils((data if found is None else found.data(data))[0], self.virtual_coils)
-        return fewer if found is None else found.then(fewer)
+        return coil_mixing(data, self.kspace.noise, partial(noise_samples, data, mask), self.whiten, self.virtual_coils)
 
     def _operator(self, i: int, mask: Tensor, y: Tensor, mixing: Mixing | None) -> tuple[LinearOperator, Tensor | None]:
         """H, and the phase that is folded into it."""
@@ -204,38 +171,14 @@ class MeasuredMRI:
 
     def _maps(self, i: int, y: Tensor, mixing: Mixing | None) -> Tensor:
         """The maps of the coils of y, in the unit in which those of the measured coils have norm 1."""
+        given = given_maps(self.coils, self.kspace.maps, i)
         convention = "paper" if self.kspace.real else "centred"
-        if isinstance(self.coils, Tensor):
-            maps = self.coils[i if len(self.coils) > 1 else 0]
-        elif self.coils == "auto" and self.kspace.maps is not None:
-            maps = self.kspace.maps[i]
-        else:
-            try:
-                maps = espirit(y[0], crop=UNCROPPED, required=DETERMINED, convention=convention)
-            except ValueError as error:
-                raise ValueError(
-                    f"ESPIRiT finds no coil maps for slice {self.first + i}: too few low frequencies are measured, "
-                    f"or there is only noise ({str(error).rstrip('.')}). Give the maps with coils=FILE."
-                ) from error
-            if mixing is not None:
-                maps = mixing.restored(maps)
-        silent = ~self.kspace.data[i].flatten(1).any(dim=1)  # what is switched off sees nothing, whatever its maps say
-        maps = normalized_maps(maps.masked_fill(silent[:, None, None], 0))
-        return maps if mixing is None else mixing.data(maps)
+        silent = ~self.kspace.data[i].flatten(1).any(dim=1)
+        return coil_maps(y[0], given, mixing, silent, self.first + i, convention)
 
     def _folded(self, i: int, y: Tensor, maps: Tensor | None) -> Tensor | None:
         """The phase `(H, W)` that H multiplies images by; None where images are real or nothing is folded."""
-        if self.kspace.real or self.phase == "none":
-            return None
-        try:
-            return low_resolution_phase(y, maps)
-        except ValueError as error:
-            if self.phase == "auto":
-                return None
-            raise ValueError(
-                f"The phase of slice {self.first + i} is not known: too few low frequencies are measured "
-                f"({str(error).rstrip('.')}). Give phase=none."
-            ) from error
+        return None if self.kspace.real else folded_phase(y, maps, self.phase, self.first + i)
 
     def _truth(self, i: int, problem: Problem, everything: Tensor) -> Tensor | None:
         """The reference of the file; or what all of the data give, if a part was thrown away."""
@@ -314,41 +257,3 @@ def without_gaps(mask: Tensor) -> bool:
     return all(
         bool((mask.int().diff(dim=dim).clamp_min(0).sum(dim) + mask.select(dim, 0) <= 1).all()) for dim in (0, 1)
     )
-
-
-def normalized_maps(maps: Tensor) -> Tensor:
-    """Coil maps `(C, H, W)` with Σ|S_c|² = 1, or 0 where no coil sees anything.
-
-    Images are then as bright as the root sum of squares of the coil images, whatever the unit of the maps.
-    """
-    sums = torch.linalg.vector_norm(maps, dim=0)
-    return torch.where(sums > BLIND * sums.max(), maps / sums, 0)
-
-
-def divided(image: Tensor, H: LinearOperator) -> Tensor:
-    """What the adjoint gives, `(1, 1, H, W)`, over Σ|S_c|² of the coil maps of H."""
-    assert isinstance(H, MultiCoilMRI)
-    sums = H.maps.abs().square().sum(dim=0)
-    return torch.where(sums > BLIND**2 * sums.max(), image / sums, 0)
-
-
-def low_resolution_phase(kspace: Tensor, maps: Tensor | None = None) -> Tensor:
-    """The phase of an image of low resolution, complex `(H, W)` of modulus 1, from the middle of centred k-space.
-
-    Args:
-        kspace: `(C, H, W)`; the middle must be fully measured.
-        maps: of its coils, `(C, H, W)`; the phase is that of Σ conj(S_c) x_c. None for one coil.
-
-    Example:
-        >>> from lipspline.operators.mri import centred_fft
-        >>> phase = torch.linspace(0, 3, 32) + torch.linspace(0, 0.5, 32)[:, None]
-        >>> image = torch.polar(torch.ones(32, 32), phase)
-        >>> found = low_resolution_phase(centred_fft(image)[None])
-        >>> bool((found - image).abs()[4:-4, 4:-4].max() < 0.1)
-        True
-    """
-    region = calibration_region(kspace, LOW_RESOLUTION, SHORTEST)
-    images = region_images(region, tuple(kspace.shape[-2:]))
-    image = images.sum(dim=0) if maps is None else (maps.conj() * images).sum(dim=0)
-    moduli = image.abs()
-    return torch.where(moduli > FAINT * moduli.max(), torch.sgn(image), 1)

@@ -53,6 +53,10 @@ class Problem:
     """Whether x is known not to be negative; energies make use of it."""
     along: int | None = None
     """The dimension of y that numbers readouts or projections; some of them can be held out to choose a strength."""
+    samples: int = 1
+    """How many entries of y in a row, along that dimension, make one of them."""
+    trials: tuple[float, int] = (2e-4, 60)
+    """How far a strength on trial is solved: tolerance, most steps. An H that enlarges few images much needs more."""
     phase: Tensor | None = None
     """Complex numbers `(H, W)` of modulus 1 that H multiplies x by, so that x is nearly real."""
 

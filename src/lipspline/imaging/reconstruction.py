@@ -249,7 +249,7 @@ def reconstruct(
     Args:
         data: a file or folder, or an array: complex k-space `(H, W)`, `(S, H, W)` or `(S, C, H, W)`, frequency zero in
             the middle; real sinograms `(A, D)` or `(S, A, D)`, or images to simulate them from.
-        acquisition: how they were measured: `CartesianMRI(...)`, `ScannerCT(...)`, or "mri" or "ct" for the default.
+        acquisition: how they were measured: `ScannerMRI(...)`, `ScannerCT(...)`, or "mri" or "ct" for the default.
         prior, strength, noise, beta, slices, tol, max_steps, accelerate, compare: see `Request`.
         cache: a folder where finished slices are kept, so that the same call goes on after it was stopped. Their images
             stay there, not in memory, and are read when they are asked for.
@@ -258,7 +258,7 @@ def reconstruct(
     Example:
         >>> square = torch.zeros(32, 32)
         >>> square[8:24, 8:24] = 1
-        >>> half = lipspline.CartesianMRI(acceleration=2, simulate=True)
+        >>> half = lipspline.ScannerMRI(acceleration=2, simulate=True)
         >>> done = lipspline.reconstruct(square, acquisition=half, max_steps=20)
         >>> done.images.shape, done.document()["guaranteed"]
         (torch.Size([1, 32, 32]), True)

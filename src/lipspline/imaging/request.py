@@ -4,122 +4,26 @@ import glob
 import hashlib
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lipspline._infra import checks
 from lipspline.formats import ct as ct_files
-from lipspline.formats import mri as mri_files
-from lipspline.formats.kspace import Kspace, measured
 from lipspline.formats.sinograms import FILES, Sinograms, read_angles, read_sinograms
-from lipspline.formats.volume import Volume
 from lipspline.imaging.ct import LARGEST, MeasuredCT, Scanner, SimulatedCT
-from lipspline.imaging.mri import (
-    COILS,
-    PHASES,
-    UNKNOWNS,
-    WHITENS,
-    MeasuredMRI,
-    Phase,
-    SimulatedMRI,
-    Undersampling,
-    Unknown,
-    Whiten,
-)
-from lipspline.imaging.problem import Iteration, Scan, checked_noise
+from lipspline.imaging.inputs import Data, as_tensor, check_data_noise, images, is_path, named
+from lipspline.imaging.problem import Iteration, Scan
+from lipspline.imaging.scanner_mri import ScannerMRI
 from lipspline.imaging.strength import Auto
 from lipspline.priors import resolve
 
-Data = str | Path | Tensor | NDArray[Any]
-ACCELERATION, ANGLES, DETECTORS = 4.0, 200, 400
+ANGLES, DETECTORS = 200, 400
 """What a simulation takes where nothing is said."""
-KSPACE_NOISE, SINOGRAM_NOISE = 0.01, 1.0
+SINOGRAM_NOISE = 1.0
 """The noise that a simulation adds where nothing is said: the paper's."""
-WORDS = ("", *COILS, *PHASES, *UNKNOWNS)
-"""What is never the name of a file."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CartesianMRI:
-    """How k-space was measured, or is simulated from images.
-
-    Args:
-        mask: keep what this keeps, `(W,)` or `(H, W)`; an array or an npy file. What is thrown away is used to compare.
-        acceleration: or keep one column in so many, at random.
-        center: fraction of the columns, in the middle, that are all kept.
-        coils: "auto" takes the maps of the file, else estimates them by ESPIRiT, as "espirit" does; or maps, an array
-            `(C, H, W)` or `(S, C, H, W)`, or a file of them.
-        phase: "fold" puts the phase of an image of low resolution into the coil maps, so that the image is nearly
-            real; "auto" does so where the middle of k-space is measured, "none" never.
-        unknown: "complex", or "real" for images that are real once their phase is folded (partial Fourier).
-        whiten: "auto" makes the noise of the coils white, by the file's measurement of noise or an estimate; or "none".
-        virtual_coils: so many combinations of the coils are used, those that carry most signal; all if None.
-        simulate: the data are images: measure them, add noise, compare.
-        data_noise: standard deviation of the noise added in a simulation; by default the paper's.
-        seed: of the random columns and the noise.
-    """
-
-    mask: Data | None = None
-    acceleration: float | None = None
-    center: float = 0.08
-    coils: Data = "auto"
-    phase: Phase = "auto"
-    unknown: Unknown = "complex"
-    whiten: Whiten = "auto"
-    virtual_coils: int | None = None
-    simulate: bool = False
-    data_noise: float | None = None
-    seed: int = 0
-
-    def __post_init__(self):
-        if self.mask is not None and self.acceleration is not None:
-            raise ValueError("mask= and acceleration= both say which columns are kept. Give one of them.")
-        if self.acceleration is not None and checks.positive("acceleration", self.acceleration) < 1:
-            raise ValueError(f"acceleration must be at least 1, but is {self.acceleration:g}.")
-        if not 0 <= self.center <= 1:
-            raise ValueError(f"center must lie between 0 and 1, but is {self.center}.")
-        checks.one_of("phase", self.phase, PHASES)
-        checks.one_of("unknown", self.unknown, UNKNOWNS)
-        checks.one_of("whiten", self.whiten, WHITENS)
-        _check_data_noise(self.data_noise, self.simulate)
-
-    def scan(self, data: Data, slices: slice = slice(None)) -> Scan:
-        """The slices to be reconstructed."""
-        first = slices.start or 0
-        found = mri_files.read(data, slices) if _is_path(data) else _kspace_or_images(as_tensor(data), slices)
-        mask = mri_files.read_mask(self.mask) if _is_path(self.mask) else _mask(self.mask)
-        kept = Undersampling(mask, self.acceleration or ACCELERATION, self.center, self.seed)
-        if isinstance(found, Kspace):
-            if self.simulate:
-                raise ValueError(f"{_named(data)} k-space already. Leave out simulate= and data_noise=.")
-            thinned = self.mask is not None or self.acceleration is not None
-            return MeasuredMRI(
-                found,
-                self._coils(),
-                kept if thinned else None,
-                phase=self.phase,
-                unknown=self.unknown,
-                whiten=self.whiten,
-                virtual_coils=self.virtual_coils,
-                first=first,
-            )
-        if not self.simulate:
-            raise ValueError(f"{_named(data)} images, not k-space. To measure and reconstruct them give simulate=True.")
-        maps = self._coils()
-        noise = KSPACE_NOISE if self.data_noise is None else self.data_noise
-        return SimulatedMRI(found, kept, noise, maps if isinstance(maps, Tensor) else None, self.seed, first)
-
-    def _coils(self) -> Literal["auto", "espirit"] | Tensor:
-        if isinstance(self.coils, str) and self.coils in COILS:
-            return "espirit" if self.coils == "espirit" else "auto"
-        if _is_path(self.coils):
-            return mri_files.read_maps(self.coils)
-        maps = as_tensor(self.coils).to(torch.complex64)
-        return maps if maps.ndim == 4 else maps[None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,34 +74,34 @@ class ScannerCT:
         self._scanner(None)
         if self.simulate:
             self._refuse_scanner()
-        _check_data_noise(self.data_noise, self.simulate)
+        check_data_noise(self.data_noise, self.simulate)
 
     def scan(self, data: Data, slices: slice = slice(None)) -> Scan:
         """The slices to be reconstructed."""
         first, angles = slices.start or 0, self._angles()
         if self.simulate:
-            volume = ct_files.read(data, slices) if _is_path(data) else _images(as_tensor(data), slices)
+            volume = ct_files.read(data, slices) if is_path(data) else images(as_tensor(data), slices)
             noise = SINOGRAM_NOISE if self.data_noise is None else self.data_noise
             detectors = self.detectors or DETECTORS
             return SimulatedCT(volume, ANGLES if angles is None else angles, detectors, noise, self.seed, first)
         found = self._sinograms(data, slices)
         scan = MeasuredCT(found, self._scanner(angles), first)
         if self.detectors not in (None, scan.sinograms.data.shape[-1]):
-            raise ValueError(f"{_named(data)} {scan.sinograms.data.shape[-1]} detectors, not {self.detectors}.")
+            raise ValueError(f"{named(data)} {scan.sinograms.data.shape[-1]} detectors, not {self.detectors}.")
         return scan
 
     def _sinograms(self, data: Data, slices: slice) -> Sinograms:
         fields = {"flat": self.flat, "dark": self.dark}
-        paths = {name: value for name, value in fields.items() if _is_path(value)}
-        if _is_path(data):
+        paths = {name: value for name, value in fields.items() if is_path(value)}
+        if is_path(data):
             found = read_sinograms(data, slices, files=self.files, **paths)
         else:
-            found = Sinograms(_images(as_tensor(data), slices, "sinograms are (angles, detectors) or a stack").slices)
+            found = Sinograms(images(as_tensor(data), slices, "sinograms are (angles, detectors) or a stack").slices)
         shape = found.data.shape
         given = {
             name: as_tensor(value).expand(shape[0], shape[2])
             for name, value in fields.items()
-            if value is not None and not _is_path(value)
+            if value is not None and not is_path(value)
         }
         return replace(found, **given)
 
@@ -217,11 +121,11 @@ class ScannerCT:
     def _angles(self) -> int | Tensor | None:
         if self.angles is None or isinstance(self.angles, int):
             return self.angles
-        return read_angles(self.angles) if _is_path(self.angles) else as_tensor(self.angles).double()
+        return read_angles(self.angles) if is_path(self.angles) else as_tensor(self.angles).double()
 
 
-Acquisition = CartesianMRI | ScannerCT
-ACQUISITIONS: dict[str, type[CartesianMRI] | type[ScannerCT]] = {"mri": CartesianMRI, "ct": ScannerCT}
+Acquisition = ScannerMRI | ScannerCT
+ACQUISITIONS: dict[str, type[ScannerMRI] | type[ScannerCT]] = {"mri": ScannerMRI, "ct": ScannerCT}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,13 +185,13 @@ class Request:
     @property
     def source(self) -> str:
         """Where the data come from, in a word."""
-        return str(self.data) if _is_path(self.data) else "array"
+        return str(self.data) if is_path(self.data) else "array"
 
     def files(self) -> list[Path]:
         """All files and folders that are read."""
         named = [self.data, *(getattr(self.acquisition, each.name) for each in fields(self.acquisition))]
         named += [prior for prior in (self.prior, *self.compare) if Path(prior).suffix]
-        return [path for value in named if _is_path(value) for path in _found(Path(value))]
+        return [path for value in named if is_path(value) for path in _found(Path(value))]
 
     def options(self) -> dict[str, Any]:
         """Everything but the data, as JSON values for people."""
@@ -298,60 +202,6 @@ class Request:
     def fingerprint(self) -> dict[str, Any]:
         """Everything that a result depends on, as JSON values; files by size and time, arrays by their checksum."""
         return {each.name: _fingerprint(getattr(self, each.name)) for each in fields(self)}
-
-
-def as_tensor(values: Data) -> Tensor:
-    """An array as a finite tensor in float32 or complex64."""
-    tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.ascontiguousarray(values))
-    tensor = tensor.detach().cpu().to(torch.complex64 if tensor.is_complex() else torch.float32)
-    return checks.finite("data", tensor)
-
-
-def _is_path(value: object) -> TypeGuard[str | Path]:
-    return isinstance(value, (str, Path)) and str(value) not in WORDS
-
-
-def _kspace_or_images(data: Tensor, slices: slice) -> Kspace | Volume:
-    """Complex numbers are k-space, frequency zero in the middle; real ones are images."""
-    if not data.is_complex():
-        return _images(data, slices)
-    stack = {2: lambda: data[None, None], 3: lambda: data[:, None], 4: lambda: data}
-    if data.ndim not in stack:
-        raise ValueError(
-            f"k-space is (H, W), (slices, H, W) or (slices, coils, H, W), but has shape {tuple(data.shape)}."
-        )
-    chosen = _some(stack[data.ndim](), slices)
-    if not chosen.any():
-        raise ValueError("The k-space is zero everywhere: nothing was measured.")
-    return Kspace(chosen, measured(chosen))
-
-
-def _images(data: Tensor, slices: slice, wanted: str = "images are (H, W) or (slices, H, W)") -> Volume:
-    if data.is_complex() or data.ndim not in (2, 3):
-        raise ValueError(f"The data have shape {tuple(data.shape)} and type {data.dtype}, but {wanted}, real.")
-    return Volume(_some(data if data.ndim == 3 else data[None], slices))
-
-
-def _some(stack: Tensor, slices: slice) -> Tensor:
-    if not len(stack[slices]):
-        raise ValueError(f"There are {len(stack)} slice(s), numbered from 0, and none of them is among {slices}.")
-    return stack[slices]
-
-
-def _mask(values: Data | None) -> Tensor | None:
-    return None if values is None else torch.as_tensor(values).squeeze() != 0
-
-
-def _named(data: Data) -> str:
-    return f"{data} holds" if _is_path(data) else "The array holds"
-
-
-def _check_data_noise(noise: float | None, simulate: bool) -> None:
-    if noise is None:
-        return
-    if not simulate:
-        raise ValueError("data_noise= is for simulated data. Give simulate=True too, or leave it out.")
-    checked_noise(noise)
 
 
 def _shown(value: Any) -> Any:
@@ -370,7 +220,7 @@ def _fingerprint(value: Any) -> Any:
         return [str(tensor.dtype), list(tensor.shape), hashlib.sha256(tensor.numpy().tobytes()).hexdigest()]
     if isinstance(value, slice):
         return [value.start, value.stop]
-    if _is_path(value) and _found(Path(value)):
+    if is_path(value) and _found(Path(value)):
         return _state(Path(value))
     return str(value) if isinstance(value, Path) else value
 

@@ -150,7 +150,7 @@ HELD, LEAST_HELD = 6, 4
 """One readout or projection in so many is held out, and at least so many, or the weight is not refined."""
 CENTRE = 0.05
 """Readouts nearer to the strongest one than this, as a fraction of all, are never held out."""
-HELD_TOL, HELD_STEPS, MOST_TRIALS = 2e-4, 60, 6
+MOST_TRIALS = 6
 
 
 def held_out(problem: Problem) -> Tensor | None:
@@ -161,7 +161,7 @@ def held_out(problem: Problem) -> Tensor | None:
     """
     if problem.along is None:
         return None
-    moduli = problem.y.abs().movedim(problem.along, 0).flatten(1).sum(dim=1)
+    moduli = problem.y.abs().movedim(problem.along, 0).flatten(1).sum(dim=1).view(-1, problem.samples).sum(dim=1)
     there = moduli.nonzero().squeeze(1)
     if problem.y.is_complex():
         count = len(moduli)
@@ -173,8 +173,8 @@ def held_out(problem: Problem) -> Tensor | None:
     kept = torch.ones(len(moduli), dtype=torch.bool, device=problem.y.device)
     kept[held] = False
     shape = [1] * problem.y.ndim
-    shape[problem.along] = len(moduli)
-    return kept.reshape(shape).expand_as(problem.y)
+    shape[problem.along] = len(moduli) * problem.samples
+    return kept.repeat_interleave(problem.samples).reshape(shape).expand_as(problem.y)
 
 
 @torch.no_grad()
@@ -208,8 +208,8 @@ def refined(
                 energy,
                 weight * factor * 2.0**k,
                 positive=problem.positive,
-                tol=HELD_TOL,
-                max_steps=min(max_steps, HELD_STEPS),
+                tol=problem.trials[0],
+                max_steps=min(max_steps, problem.trials[1]),
                 start=image,
                 progress=watch,
             ).value

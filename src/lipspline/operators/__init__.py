@@ -8,7 +8,7 @@ from lipspline.operators.ct import ParallelBeamCT, WeightedCT
 from lipspline.operators.elementary import Blur, Identity, Inpainting, Matrix
 from lipspline.operators.fan import FanBeamCT
 from lipspline.operators.mri import MRI, cartesian_mask
-from lipspline.operators.noncartesian import NonCartesianMRI, radial_trajectory
+from lipspline.operators.noncartesian import NonCartesianMRI, density_compensation, radial_trajectory
 
 __all__ = [
     "MRI",
@@ -25,6 +25,7 @@ __all__ = [
     "WeightedCT",
     "cartesian_mask",
     "compress_coils",
+    "density_compensation",
     "espirit",
     "fbp",
     "radial_trajectory",

@@ -24,6 +24,7 @@ OUTWARD = 1e-6
 EMBEDDINGS = 500  # circulants that are tried, at most, for a smaller bound
 LEVEL = 1.06  # of the lower bound: eigenvalues of circulants are cut down to it
 CLOSE = 1.09  # of the lower bound: an upper bound this near is not improved (the norm is its root)
+DENSITY_STEPS, DENSITY_ACCURACY = 15, 1e-4  # of the iteration for the density, and of its transforms
 FACTORS = ((32, 6), (64, 4))
 """The size of circulants over that of images, for images up to a size; 3 for larger ones."""
 
@@ -135,6 +136,32 @@ def radial_trajectory(spokes: int, samples: int, *, golden: bool = True) -> Tens
     return torch.stack([radius * angle.sin(), radius * angle.cos()], dim=-1)
 
 
+def density_compensation(trajectory: Tensor, shape: tuple[int, int]) -> Tensor:
+    """How much of k-space each point of a trajectory `(..., 2)` stands for, in units of a Cartesian grid, `(...)`.
+
+    Weights w with `w * k = 1` at the points, for a kernel k that is positive and falls to zero within one step of the
+    grid (the square of a cardinal sine); by Pipe and Menon's iteration `w <- w / (w * k)`. With these weights the
+    adjoint of the transform is nearly its inverse where sampling is dense, and images made by it are called gridded.
+
+    Example:
+        >>> points = torch.stack(torch.meshgrid(*2 * [torch.arange(8.0) - 4], indexing="ij"), dim=-1)
+        >>> torch.allclose(density_compensation(points, (8, 8)), torch.ones(8, 8, dtype=torch.float64), atol=1e-3)
+        True
+    """
+    checks.require("finufft", "nufft", "MRI on a trajectory")
+    points = _checked_trajectory(trajectory, shape)
+    angles = 2 * pi * points / torch.tensor(shape, dtype=torch.float64)
+    sizes = (2 * shape[0], 2 * shape[1])
+    falls = [1 - (torch.arange(2 * n, dtype=torch.float64) - n).abs() / n for n in shape]
+    window = (falls[0].unsqueeze(1) * falls[1] / prod(shape)).to(torch.complex128)
+    weights = torch.ones(1, len(points), dtype=torch.complex128)
+    for _ in range(DENSITY_STEPS):
+        images = torch.from_numpy(_sums(weights, angles, sizes, DENSITY_ACCURACY)) * window
+        seen = torch.from_numpy(_values(images, angles, DENSITY_ACCURACY)).real
+        weights = weights / seen.clamp_min(DENSITY_ACCURACY)
+    return weights.real.reshape(trajectory.shape[:-1])
+
+
 def toeplitz_kernel(angles: Tensor, weights: Tensor, shape: tuple[int, int]) -> Tensor:
     r"""The kernel `t(l) = Σ_m w_m exp(i ω_m·l)` of AᴴA for the lags below the size of the image, `(2H - 1, 2W - 1)`."""
     sizes = (2 * shape[0] - 1, 2 * shape[1] - 1)
@@ -243,10 +270,7 @@ class _Forward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, angles: Tensor, shape: tuple[int, int]) -> Tensor:
         ctx.angles, ctx.shape = angles, shape
-        finufft = checks.require("finufft", "nufft", "MRI on a trajectory")
-        images = x.detach().to(torch.complex128).flatten(0, 1).cpu().numpy()
-        first, second = (np.ascontiguousarray(angles[:, i].cpu().numpy()) for i in (0, 1))
-        values = finufft.nufft2d2(first, second, images, eps=ACCURACY, isign=-1, nthreads=torch.get_num_threads())
+        values = _values(x.detach().to(torch.complex128).flatten(0, 1).cpu(), angles, ACCURACY)
         return torch.from_numpy(values).view(*x.shape[:2], -1).to(x.dtype).to(x.device)
 
     @staticmethod
@@ -264,6 +288,15 @@ class _Adjoint(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         return _transform(gradients[0], ctx.angles, ctx.shape), None, None
+
+
+def _values(images: Tensor, angles: Tensor, accuracy: float) -> NDArray[np.complex128]:
+    """`Σ_p x_p exp(-i ω_m·p)` for images `(n, H, W)` with positions counted from the middle, `(n, M)`."""
+    finufft = checks.require("finufft", "nufft", "MRI on a trajectory")
+    first, second = (np.ascontiguousarray(angles[:, i].cpu().numpy()) for i in (0, 1))
+    pixels = np.ascontiguousarray(images.numpy())
+    found = finufft.nufft2d2(first, second, pixels, eps=accuracy, isign=-1, nthreads=torch.get_num_threads())
+    return found.reshape(len(pixels), -1)
 
 
 def _sums(values: Tensor, angles: Tensor, shape: tuple[int, int], accuracy: float) -> NDArray[np.complex128]:

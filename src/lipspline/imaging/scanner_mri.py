@@ -1,0 +1,168 @@
+"""How k-space was measured, or is simulated: what a user says about an MRI scanner."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lipspline._infra import checks
+from lipspline.formats import mri as mri_files
+from lipspline.formats.kspace import Kspace, measured
+from lipspline.formats.trajectories import NonCartesianKspace, on_trajectory, read_trajectory
+from lipspline.formats.volume import Volume
+from lipspline.imaging.coils import COILS, PHASES, UNKNOWNS, WHITENS, Phase, Unknown, Whiten
+from lipspline.imaging.inputs import Data, as_tensor, check_data_noise, images, is_path, named, some
+from lipspline.imaging.mri import MeasuredMRI, SimulatedMRI, Undersampling
+from lipspline.imaging.problem import Scan
+from lipspline.imaging.trajectories import RadialMRI, TrajectoryMRI, along_spokes
+
+ACCELERATION = 4.0
+"""What a simulation takes where nothing is said."""
+KSPACE_NOISE = 0.01
+"""The noise that a simulation adds where nothing is said: the paper's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScannerMRI:
+    """How k-space was measured, or is simulated from images.
+
+    Args:
+        mask: keep what this keeps, `(W,)` or `(H, W)`; an array or an npy file. What is thrown away is used to compare.
+        acceleration: or keep one column in so many, at random.
+        center: fraction of the columns, in the middle, that are all kept.
+        spokes: or measure images, or k-space without gaps, again on so many radial lines.
+        trajectory: where npy, npz, BART files and arrays were measured, `(readouts, samples, 2)` in cycles per field of
+            view along rows and columns (or per pixel, with `size`); an array or a file. k-space is then
+            `(slices, coils, readouts, samples)`. ISMRMRD files have it inside.
+        size: height and width of the images of a trajectory; by default as large as it reaches.
+        conjugate: take the complex conjugate of the data: what a scanner with the other sign needs.
+        coils: "auto" takes the maps of the file, else estimates them by ESPIRiT, as "espirit" does; or maps, an array
+            `(C, H, W)` or `(S, C, H, W)`, or a file of them.
+        phase: "fold" puts the phase of an image of low resolution into the coil maps, so that the image is nearly
+            real; "auto" does so where the middle of k-space is measured, "none" never.
+        unknown: "complex", or "real" for images that are real once their phase is folded (partial Fourier).
+        whiten: "auto" makes the noise of the coils white, by the file's measurement of noise or an estimate; or "none".
+        virtual_coils: so many combinations of the coils are used, those that carry most signal; all if None.
+        simulate: the data are images: measure them, add noise, compare.
+        data_noise: standard deviation of the noise added in a simulation; by default the paper's.
+        seed: of the random columns and the noise.
+    """
+
+    mask: Data | None = None
+    acceleration: float | None = None
+    center: float = 0.08
+    spokes: int | None = None
+    trajectory: Data | None = None
+    size: int | None = None
+    conjugate: bool = False
+    coils: Data = "auto"
+    phase: Phase = "auto"
+    unknown: Unknown = "complex"
+    whiten: Whiten = "auto"
+    virtual_coils: int | None = None
+    simulate: bool = False
+    data_noise: float | None = None
+    seed: int = 0
+
+    def __post_init__(self):
+        if sum(each is not None for each in (self.mask, self.acceleration, self.spokes, self.trajectory)) > 1:
+            raise ValueError(
+                "mask=, acceleration=, spokes= and trajectory= all say what is measured. Give one of them."
+            )
+        for name in ("spokes", "size"):
+            if getattr(self, name) is not None:
+                checks.at_least(name, getattr(self, name), 2)
+        if self.acceleration is not None and checks.positive("acceleration", self.acceleration) < 1:
+            raise ValueError(f"acceleration must be at least 1, but is {self.acceleration:g}.")
+        if not 0 <= self.center <= 1:
+            raise ValueError(f"center must lie between 0 and 1, but is {self.center}.")
+        checks.one_of("phase", self.phase, PHASES)
+        checks.one_of("unknown", self.unknown, UNKNOWNS)
+        checks.one_of("whiten", self.whiten, WHITENS)
+        check_data_noise(self.data_noise, self.simulate)
+
+    def scan(self, data: Data, slices: slice = slice(None)) -> Scan:
+        """The slices to be reconstructed."""
+        first = slices.start or 0
+        found = self._read(data, slices)
+        mask = mri_files.read_mask(self.mask) if is_path(self.mask) else _mask(self.mask)
+        kept = Undersampling(mask, self.acceleration or ACCELERATION, self.center, self.seed)
+        if not isinstance(found, Volume):
+            return self._measured(data, found, kept, first)
+        if not self.simulate:
+            raise ValueError(f"{named(data)} images, not k-space. To measure and reconstruct them give simulate=True.")
+        maps = self._coils()
+        noise = KSPACE_NOISE if self.data_noise is None else self.data_noise
+        known = maps if isinstance(maps, Tensor) else None
+        if self.spokes is not None:
+            return RadialMRI(found, self.spokes, noise, known, self.seed, first)
+        return SimulatedMRI(found, kept, noise, known, self.seed, first)
+
+    def _read(self, data: Data, slices: slice) -> Kspace | NonCartesianKspace | Volume:
+        points = self.trajectory
+        points = read_trajectory(points) if is_path(points) else None if points is None else as_tensor(points)
+        if is_path(data):
+            found = mri_files.read_scan(data, slices, trajectory=points, size=self.size)
+        elif points is None:
+            found = _kspace_or_images(as_tensor(data), slices)
+        else:
+            found = on_trajectory(_stacked(as_tensor(data), slices), points, "the array", self.size)
+        if self.size is not None and not isinstance(found, NonCartesianKspace):
+            raise ValueError(f"size= is for k-space on a trajectory, but {named(data)} none. Leave it out.")
+        return conjugated(found) if self.conjugate and not isinstance(found, Volume) else found
+
+    def _measured(self, data: Data, found: Kspace | NonCartesianKspace, kept: Undersampling, first: int) -> Scan:
+        thinned = self.mask is not None or self.acceleration is not None
+        if self.simulate:
+            raise ValueError(f"{named(data)} k-space already. Leave out simulate= and data_noise=.")
+        options: dict[str, Any] = {
+            name: getattr(self, name) for name in ("phase", "unknown", "whiten", "virtual_coils")
+        }
+        if isinstance(found, Kspace) and self.spokes is None:
+            return MeasuredMRI(found, self._coils(), kept if thinned else None, **options, first=first)
+        if isinstance(found, NonCartesianKspace) and (thinned or self.spokes is not None):
+            raise ValueError(f"{named(data)} k-space on a trajectory. Leave out mask=, acceleration= and spokes=.")
+        spread = along_spokes(found, self.spokes or 0) if isinstance(found, Kspace) else found
+        return TrajectoryMRI(spread, self._coils(), **options, first=first)
+
+    def _coils(self) -> Literal["auto", "espirit"] | Tensor:
+        if isinstance(self.coils, str) and self.coils in COILS:
+            return "espirit" if self.coils == "espirit" else "auto"
+        if is_path(self.coils):
+            return mri_files.read_maps(self.coils)
+        maps = as_tensor(self.coils).to(torch.complex64)
+        return maps if maps.ndim == 4 else maps[None]
+
+
+def conjugated(found: Kspace | NonCartesianKspace) -> Kspace | NonCartesianKspace:
+    """Measurements with the other sign of the Fourier transform, with maps and noise to match."""
+    others = {"maps": found.maps, "noise": found.noise}
+    turned = {name: value.conj().resolve_conj() for name, value in others.items() if value is not None}
+    notes = (*found.notes, "complex conjugate taken")
+    return replace(found, data=found.data.conj().resolve_conj(), notes=notes, **turned)
+
+
+def _kspace_or_images(data: Tensor, slices: slice) -> Kspace | Volume:
+    """Complex numbers are k-space, frequency zero in the middle; real ones are images."""
+    if not data.is_complex():
+        return images(data, slices)
+    chosen = _stacked(data, slices)
+    return Kspace(chosen, measured(chosen))
+
+
+def _stacked(data: Tensor, slices: slice) -> Tensor:
+    """Some slices `(S, C, H, W)` of k-space."""
+    stack = {2: lambda: data[None, None], 3: lambda: data[:, None], 4: lambda: data}
+    if data.ndim not in stack:
+        raise ValueError(
+            f"k-space is (H, W), (slices, H, W) or (slices, coils, H, W), but has shape {tuple(data.shape)}."
+        )
+    chosen = some(stack[data.ndim](), slices)
+    if not chosen.any():
+        raise ValueError("The k-space is zero everywhere: nothing was measured.")
+    return chosen
+
+
+def _mask(values: Data | None) -> Tensor | None:
+    return None if values is None else torch.as_tensor(values).squeeze() != 0
