@@ -22,30 +22,66 @@ from lipspline.imaging.denoise import denoise_file
 
 
 def denoise(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="PNG, TIFF or npy; gray or colour.")],
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="PNG, TIFF or npy, with the same kind of pixels.")],
+    sources: Annotated[
+        list[Path],
+        typer.Argument(metavar="IN...", help="PNG, TIFF, JPEG, npy, gray or colour; NIfTI, DICOM, or a DICOM folder."),
+    ],
+    output: Annotated[
+        Path, typer.Argument(metavar="OUT", help="A file for the same kind of pixels; of several files, a folder.")
+    ],
     noise: Annotated[str, typer.Option(help="Standard deviation of the noise, of 255 for white; or auto.")] = "auto",
-    model: Annotated[str, typer.Option(help="A shipped denoiser (lls, relu, av) or a .safetensors file.")] = "lls",
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            "--prior",
+            help="auto (ridge-adaptive), ridge (Lipschitz constant 1), lls, tv, ..., or a .safetensors file.",
+        ),
+    ] = "auto",
     white: Annotated[
         float | None, typer.Option(help="The value of white; by default 255, 65535, or 1 for floats.")
     ] = None,
+    black: Annotated[float | None, typer.Option(help="The value of black; by default 0.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
     json: Json = False,
     seed: Seed = 0,
     threads: Threads = 0,
 ) -> None:
-    """Remove white noise from an image; bit depth, range, colour and transparency stay as they are."""
+    """Remove white noise from images; bit depth, range, colour and transparency stay as they are."""
     start(seed, threads)
     keep_memory()
+    options = {"noise": _level(noise), "model": model, "white": white, "black": black, "force": force}
+    results = []
     with bars(err) as display:
+        for source, target in _targets(sources, output):
 
-        def watch(done: int, total: int) -> None:
-            display.show(source.name, done, total)
+            def watch(done: int, total: int, name: str = source.name) -> None:
+                display.show(name, done, total)
 
-        result = denoise_file(source, output, noise=_level(noise), model=model, white=white, force=force, watch=watch)
-    if result.warning:
-        err.print(f"lipspline: {result.warning}", style="yellow", highlight=False, soft_wrap=True)
-    show(result.document(), str(result), json)
+            results.append(denoise_file(source, target, **options, watch=watch))
+    for result in results:
+        if result.warning:
+            named = "" if len(results) == 1 else f"{result.input}: "
+            err.print(f"lipspline: {named}{result.warning}", style="yellow", highlight=False, soft_wrap=True)
+    documents = [result.document() for result in results]
+    document = documents[0] if len(sources) == 1 else {"results": documents}
+    show(document, "\n".join(map(str, results)), json)
+
+
+def _targets(sources: list[Path], output: Path) -> list[tuple[Path, Path]]:
+    """Each input with its output; several inputs go into a folder, under their own names, JPEG as PNG."""
+    if len(sources) == 1:
+        return [(sources[0], output)]
+    if output.suffix or (output.exists() and not output.is_dir()):
+        raise ValueError(f"{len(sources)} files go into a folder, but {output} is the name of a file.")
+    targets = [
+        output / (source.with_suffix(".png") if source.suffix.lower() in (".jpg", ".jpeg") else source).name
+        for source in sources
+    ]
+    if len(set(targets)) < len(targets):
+        twice = next(target for target in targets if targets.count(target) > 1)
+        raise ValueError(f"Two of the files would be written as {twice}. Rename one of them.")
+    return list(zip(sources, targets, strict=True))
 
 
 def _level(noise: str) -> float | Literal["auto"]:

@@ -321,8 +321,8 @@ IMAGE_ENDINGS = tuple(_READERS)
 # Images as planes to denoise
 
 
-def white_level(image: Array, white: float | None = None) -> float:
-    """The value that stands for white; black is 0.
+def white_level(image: Array, white: float | None = None, black: float = 0.0) -> float:
+    """The value that stands for white, if that for black is this.
 
     If it is not given, it is the largest value of 8 and 16 bit without sign, and 1 for floats, whose values must then
     lie in [-1, 2]: in [0, 1], and a little beyond it for the noise.
@@ -332,7 +332,8 @@ def white_level(image: Array, white: float | None = None) -> float:
         (65535.0, 4095.0)
     """
     if white is not None:
-        return _given(image, checks.positive("white", white))
+        checks.positive("white minus black" if black else "white", white - black)
+        return _given(image, white, black)
     if image.dtype in (np.uint8, np.uint16):
         return float(np.iinfo(image.dtype).max)
     low, high = float(image.min()), float(image.max())
@@ -349,10 +350,12 @@ def white_level(image: Array, white: float | None = None) -> float:
     return 1.0
 
 
-def _given(image: Array, white: float) -> float:
+def _given(image: Array, white: float, black: float) -> float:
     low, high = float(image.min()), float(image.max())
-    if low < NOISY[0] * white or high > NOISY[1] * white or 0 < max(-low, high) < white * FAINTEST:
-        raise ValueError(f"white is {white:g}, but the image has values in [{low:g}, {high:g}]. Check white.")
+    least, most, span = low - black, high - black, white - black
+    if least < NOISY[0] * span or most > NOISY[1] * span or 0 < max(-least, most) < span * FAINTEST:
+        below = f" and black {black:g}" if black else ""
+        raise ValueError(f"white is {white:g}{below}, but the image has values in [{low:g}, {high:g}]. Check white.")
     if np.issubdtype(image.dtype, np.integer) and white > np.iinfo(image.dtype).max:
         largest = np.iinfo(image.dtype).max
         raise ValueError(f"white is {white:g}, but the image holds {image.dtype} values, at most {largest}.")
@@ -364,28 +367,29 @@ def _round_up(value: float) -> float:
     return next((white for white in (1, 255, 4095, 65535) if value <= white), value)
 
 
-def to_planes(image: Array, white: float) -> Tensor:
+def to_planes(image: Array, white: float, black: float = 0.0) -> Tensor:
     """The channels that show an image `(H, W)` or `(H, W, C)`, as `(C, 1, H, W)` in float32, without transparency."""
     channels = image[..., None] if image.ndim == 2 else image[..., : COLOURS[image.shape[-1]]]
     planes = np.moveaxis(channels, -1, 0).astype(np.float32)
-    planes /= np.float32(white)
+    planes -= np.float32(black)
+    planes /= np.float32(white - black)
     return torch.from_numpy(planes)[:, None]
 
 
-def from_planes(planes: Tensor, image: Array, white: float) -> Array:
+def from_planes(planes: Tensor, image: Array, white: float, black: float = 0.0) -> Array:
     """An image like `image`, of its dtype and shape and with its transparency, that shows `planes` `(C, 1, H, W)`.
 
-    Integers are rounded, and stay between 0 and white, or within what `image` has beyond.
+    Integers are rounded, and stay between black and white, or within what `image` has beyond.
     """
     result = image.copy()
     channels = result[..., None] if image.ndim == 2 else result
     for index, plane in enumerate(planes[:, 0]):
-        channels[..., index] = _stored(plane.numpy(), channels[..., index], white)
+        channels[..., index] = _stored(plane.numpy(), channels[..., index], white, black)
     return result
 
 
-def _stored(values: NDArray[np.float32], like: Array, white: float) -> Array:
-    scaled = values.astype(np.float64) * white
+def _stored(values: NDArray[np.float32], like: Array, white: float, black: float) -> Array:
+    scaled = values.astype(np.float64) * (white - black) + black
     if np.issubdtype(like.dtype, np.integer):
-        scaled = np.rint(scaled).clip(min(0, int(like.min())), max(white, int(like.max())))
+        scaled = np.rint(scaled).clip(min(black, int(like.min())), max(white, int(like.max())))
     return scaled.astype(like.dtype)

@@ -1,32 +1,43 @@
-"""A noisy image file to a clean one: any kind of pixels, any size, any noise level, by a certified denoiser."""
+"""A noisy image or volume to a clean one: any kind of pixels, any size, any noise level; what is proven about it."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from lipspline._infra import checks
 from lipspline.certification import certify
-from lipspline.formats import pictures
-from lipspline.formats.output import Output, versions
+from lipspline.formats import ct, dicom, nifti, pictures
+from lipspline.formats.output import Image, Output, versions, writer
 from lipspline.formats.pictures import from_planes, to_planes, white_level
+from lipspline.formats.volume import Volume
 from lipspline.functional.noise import estimate_noise
-from lipspline.imaging.verify import describe_prior
+from lipspline.imaging.strength import proven_upper
+from lipspline.imaging.verify import describe_prior, known
 from lipspline.networks.tiling import apply_tiled
-from lipspline.priors import UNIT_RANGE, DenoiserPrior, resolve
+from lipspline.operators import Identity
+from lipspline.pnp import minimize
+from lipspline.priors import UNIT_RANGE, DenoiserPrior, EnergyPrior, Prior, resolve
 
 Watch = Callable[[int, int], None]
+RECOMMENDED = "ridge-adaptive"
+"""The best images of all priors whose map has a proven Lipschitz constant."""
 TILE = 512
 """Side of a tile: large enough that its margin costs little, small enough that memory hardly grows with the image."""
+TOL = 1e-4
+"""How far energies are minimised: the relative change of the image."""
 
 LOUDEST = 255.0
 """The largest noise level, as a multiple of 1/255 of white."""
+FAINT = 1.0
+"""A smaller noise level than this leaves 8-bit images nearly as they are."""
 BEYOND = 0.1
 """How far, in parts of white, a result may leave the range of the input before a warning says so."""
 
@@ -41,14 +52,18 @@ class Denoised:
     dtype: str
     white: float
     """The value that was taken for white."""
+    black: float
+    """The value that was taken for black."""
     noise: float
     """The noise that was removed, of 255 for white."""
     estimated: bool
     model: str
-    trained_noise: float
-    """The noise that the denoiser was trained for; it was rescaled if that is another."""
-    lipschitz: float
-    """The proved bound on its Lipschitz constant."""
+    trained_noise: float | None
+    """The noise that a network was trained for; it was rescaled if that is another. None for energies."""
+    lipschitz: float | None
+    """The proven bound on how much more the result can change than the input; None if there is none."""
+    distance: float | None
+    """How far the result of an energy is from the exact minimiser, at most, as a root mean square of 255 for white."""
     prior: dict[str, Any]
     """What is needed to have it again."""
     warning: str
@@ -61,12 +76,36 @@ class Denoised:
 
     def __str__(self) -> str:
         source = "estimated" if self.estimated else "given"
-        rescaled = "" if self.noise == self.trained_noise else f", rescaled from noise {self.trained_noise:g}"
+        exact = self.trained_noise in (None, self.noise)
+        rescaled = "" if exact else f", rescaled from noise {self.trained_noise:g}"
+        bound = "no bound on its Lipschitz constant" if self.lipschitz is None else f"<= {self.lipschitz:.9g}"
+        within = "" if self.distance is None else f", within {self.distance:.2g} of 255 of the exact minimiser"
+        black = f"black {self.black:g}, " if self.black else ""
         return (
-            f"{self.output}: {'x'.join(map(str, self.shape))} {self.dtype}, white {self.white:g}\n"
-            f"noise {self.noise:.2f} of 255 ({source}), denoiser {self.model}{rescaled}, "
-            f"Lipschitz constant <= {self.lipschitz:.9f}, {self.seconds:.1f} s"
+            f"{self.output}: {'x'.join(map(str, self.shape))} {self.dtype}, {black}white {self.white:g}\n"
+            f"noise {self.noise:.2f} of 255 ({source}), prior {self.model}{rescaled}, "
+            f"Lipschitz constant {bound}{within}, {self.seconds:.1f} s"
         )
+
+
+class _Noisy(NamedTuple):
+    """An image or a volume as planes `(C, 1, H, W)`, 0 for black and 1 for white."""
+
+    planes: Tensor
+    shape: tuple[int, ...]
+    dtype: str
+    white: float
+    black: float
+    write: Callable[[Path, Tensor], None]
+    """Writes such planes as the input was: same kind of pixels, same place in space."""
+
+
+class _Clean(NamedTuple):
+    """What became of the planes; see `Denoised`."""
+
+    planes: Tensor
+    lipschitz: float | None
+    distance: float | None
 
 
 def denoise_file(
@@ -74,60 +113,119 @@ def denoise_file(
     target: Path,
     *,
     noise: float | Literal["auto"] = "auto",
-    model: str = "lls",
+    model: str = "auto",
     white: float | None = None,
+    black: float | None = None,
     force: bool = False,
     watch: Watch | None = None,
 ) -> Denoised:
-    """Remove white noise from an image file, channel by channel; dtype, range and transparency stay as they are.
+    """Remove white noise from an image or volume, plane by plane; dtype, range and transparency stay as they are.
 
     Args:
-        source: PNG, TIFF or npy.
+        source: PNG, TIFF, JPEG or npy; a NIfTI file, a DICOM file, or a folder with a DICOM series.
         target: appears whole or not at all, with a certificate beside it, `target`.json.
         noise: standard deviation of the noise, of 255 for white; estimated if "auto".
-        model: the activation of a shipped denoiser, or a file that `models.save` has written.
-        white: the value that stands for white; see `white_level`.
+        model: a prior by its name in `priors.catalogue()`, or a file; "auto" for the recommended one.
+        white, black: the values that stand for white and black; see `white_level`. Those of NIfTI and DICOM are the
+            largest and the least value if not given.
         force: replace a `target` that an earlier call has written.
-        watch: called with the tiles done and their number.
+        watch: called with the pieces done and their number.
     """
     begin = time.perf_counter()
-    output = Output(target)
+    output, asked = Output(target), RECOMMENDED if model == "auto" else model
     with output.open((source, *([Path(model)] if Path(model).exists() else [])), force=force):
-        image = pictures.read(source)
-        pictures.encoder(target, image.dtype)
-        white = white_level(image, white)
-        planes = to_planes(image, white)
-        level = 255 * _estimated(planes) if noise == "auto" else _checked_level(noise)
-        prior = denoiser_prior(model)
-        network, trained = prior.at(level), prior.level_for(level)
-        result = _applied(network, planes, watch or (lambda done, total: None))
-        stored = _finite(from_planes(result, image, white))
-        upper = certify(network).upper
+        found = _read(source, target, white, black)
+        level = 255 * _estimated(found.planes) if noise == "auto" else _checked_level(noise)
+        prior = resolve(asked)
+        clean = _by_network if isinstance(prior, DenoiserPrior) else _by_energy
+        result = clean(prior, level, found.planes, watch or (lambda done, total: None))
+        served = prior.at(level)
         done = Denoised(
             input=str(source),
             output=str(target),
-            shape=image.shape,
-            dtype=str(image.dtype),
-            white=white,
+            shape=found.shape,
+            dtype=found.dtype,
+            white=found.white,
+            black=found.black,
             noise=level,
             estimated=noise == "auto",
-            model=model,
-            trained_noise=trained,
-            lipschitz=upper,
-            prior=describe_prior(model, prior, network, level, UNIT_RANGE, upper),
-            warning=_warning(planes, result, level),
+            model=asked,
+            trained_noise=prior.level_for(level) if isinstance(prior, DenoiserPrior) else None,
+            lipschitz=result.lipschitz,
+            distance=result.distance,
+            prior=describe_prior(asked, prior, served, level, UNIT_RANGE, proven_upper(served)),
+            warning=_warning(found.planes, result.planes, level, estimated=noise == "auto"),
             seconds=time.perf_counter() - begin,
         )
-        output.commit(done.document(), {"": lambda draft: pictures.write(draft, stored)})
+        output.commit(done.document(), {"": lambda draft: found.write(draft, result.planes)})
     return done
 
 
-def denoiser_prior(name: str) -> DenoiserPrior:
-    """The denoiser of this name or file; other priors do not denoise images by themselves."""
-    prior = resolve(name)
-    if not isinstance(prior, DenoiserPrior):
-        raise ValueError(f"model must be a denoiser, but {name} is an {prior.kind}.")
-    return prior
+def _read(source: Path, target: Path, white: float | None, black: float | None) -> _Noisy:
+    name = source.name.lower()
+    if source.is_dir() or name.endswith((*nifti.ENDINGS, *dicom.ENDINGS)):
+        return _read_volume(source, target, white, black)
+    image, dark = pictures.read(source), 0.0 if black is None else black
+    pictures.encoder(target, image.dtype)
+    bright = white_level(image, white, dark)
+
+    def write(draft: Path, planes: Tensor) -> None:
+        pictures.write(draft, _finite(from_planes(planes, image, bright, dark)))
+
+    return _Noisy(to_planes(image, bright, dark), image.shape, str(image.dtype), bright, dark, write)
+
+
+def _read_volume(source: Path, target: Path, white: float | None, black: float | None) -> _Noisy:
+    volume = (
+        ct.read(source) if source.is_dir() or not source.name.lower().endswith(nifti.ENDINGS) else nifti.read(source)
+    )
+    write_as = writer(target, len(volume.slices), volume.affine)
+    least, most = (float(end) for end in torch.aminmax(volume.slices))
+    dark, bright = least if black is None else black, most if white is None else white
+    if not dark < bright:
+        raise ValueError(
+            f"white, {bright:g}, must be more than black, {dark:g}; the values lie in [{least:g}, {most:g}]."
+        )
+
+    def write(draft: Path, planes: Tensor) -> None:
+        slices = torch.lerp(torch.tensor(dark), torch.tensor(bright), planes[:, 0])
+        _finite(slices.numpy())
+        clean = Volume(slices, volume.affine, volume.unit, volume.identity)
+        modality = "CT" if volume.unit == "hounsfield" else "MR"
+        write_as(draft, Image(clean, modality, "lipspline: denoised"))
+
+    planes = ((volume.slices - dark) / (bright - dark))[:, None]
+    return _Noisy(planes, tuple(volume.slices.shape), "float32", bright, dark, write)
+
+
+def _by_energy(prior: Prior, level: float, planes: Tensor, watch: Watch) -> _Clean:
+    """The minimisers of ½‖x - y‖² + λR(x)."""
+    assert isinstance(prior, EnergyPrior)
+    energy, weight, result = prior.at(level), prior.strength(level), torch.empty_like(planes)
+    identity, lipschitz, distance = Identity((1, *planes.shape[-2:])), 0.0, 0.0
+    for index, plane in enumerate(planes.split(1)):
+        solution = minimize(plane, identity, energy, weight, tol=TOL)
+        certificate, result[index] = solution.certificate, solution.value[0]
+        stability = certificate.image_stability
+        constant = None if stability is None else stability.constant
+        lipschitz = max(lipschitz, float("inf") if constant is None else constant)
+        distance = max(distance, float("inf") if certificate.distance is None else certificate.distance)
+        watch(index + 1, len(planes))
+    return _Clean(result, known(lipschitz), known(255 * distance / math.sqrt(planes[0].numel())))
+
+
+@torch.no_grad()
+def _by_network(prior: Prior, level: float, planes: Tensor, watch: Watch) -> _Clean:
+    """The denoised planes, one by one and tile by tile."""
+    network, result = prior.at(level), torch.empty_like(planes)
+    for index, plane in enumerate(planes.split(1)):
+        result[index] = apply_tiled(
+            network,
+            plane,
+            TILE,
+            lambda done, total, before=index: watch(before * total + done, len(planes) * total),
+        )[0]
+    return _Clean(result, certify(network).upper, None)
 
 
 def _checked_level(noise: float) -> float:
@@ -142,8 +240,13 @@ def _finite(image: NDArray[Any]) -> NDArray[Any]:
     return image
 
 
-def _warning(before: Tensor, after: Tensor, level: float) -> str:
-    """A denoiser far from the noise it was trained for may shift grey values."""
+def _warning(before: Tensor, after: Tensor, level: float, *, estimated: bool) -> str:
+    """Hardly any noise to remove; or a denoiser far from the noise it was trained for, which may shift grey values."""
+    if estimated and level < FAINT:
+        return (
+            f"The noise is estimated at {level:.2g} of 255, so that the image hardly changes. What is seen in it is no "
+            f"white noise (compression, interpolation and blur leave none): say how much to remove with noise=."
+        )
     beyond = max(float(after.max() - before.max()), float(before.min() - after.min()))
     if beyond <= BEYOND:
         return ""
@@ -158,17 +261,3 @@ def _estimated(planes: Tensor) -> float:
     if noise == 0:
         raise ValueError("The image shows no noise at all. Say how much to remove with noise=.")
     return noise
-
-
-@torch.no_grad()
-def _applied(network: nn.Module, planes: Tensor, watch: Watch) -> Tensor:
-    """The denoised planes `(C, 1, H, W)`, one by one and tile by tile."""
-    result = torch.empty_like(planes)
-    for index, plane in enumerate(planes.split(1)):
-        result[index] = apply_tiled(
-            network,
-            plane,
-            TILE,
-            lambda done, total, before=index: watch(before * total + done, len(planes) * total),
-        )[0]
-    return result
