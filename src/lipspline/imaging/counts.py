@@ -165,8 +165,8 @@ def refuse_uneven_sums(y: Tensor, slice_number: int) -> None:
     raise ValueError(
         f"Slice {slice_number}: the sums over the {y.shape[1]} detectors vary by {100 * (high - low) / mean:.0f} % of "
         f"their mean from angle to angle, but every angle sees the same object. The sinogram may be turned (give "
-        f"transpose=True), may be an image rather than a sinogram (give simulate=True), or counts rather than line "
-        f"integrals (give flat=FILE)."
+        f"transpose=True, or convention=scikit-image for what its radon returns), may be an image rather than a "
+        f"sinogram (give simulate=True), or counts rather than line integrals (give flat=FILE)."
     )
 
 
