@@ -127,6 +127,11 @@ def _with_constant(random: Random, *shape: int, by: Callable[[Tensor, Tensor], T
     return lambda y: by(y, constant)
 
 
+def _pairs_sorted(y: Tensor) -> Tensor:
+    pairs = y.unflatten(1, (-1, 2))
+    return torch.cat([pairs.max(2, keepdim=True)[0], pairs.min(2, keepdim=True)[0]], 2).flatten(1, 2)
+
+
 FUNCTIONS: list[tuple[str, Callable[[Random, Tensor], Callable[[Tensor], Tensor]]]] = [
     ("relu", lambda r, x: F.relu),
     ("abs", lambda r, x: torch.abs),
@@ -146,6 +151,8 @@ FUNCTIONS: list[tuple[str, Callable[[Random, Tensor], Callable[[Tensor], Tensor]
     ("repeated", lambda r, x: lambda y: y.repeat_interleave(2, -1)),
     ("expanded", lambda r, x: lambda y: y.mean(-1, keepdim=True).expand_as(y)),
     ("sorted", lambda r, x: lambda y: y.sort(-1)[0]),
+    ("sorted pairs", lambda r, x: _pairs_sorted),
+    ("centred", lambda r, x: lambda y: y - y.mean(1, keepdim=True)),
     ("largest", lambda r, x: lambda y: y.amax(-1, keepdim=True)),
     ("summed", lambda r, x: lambda y: y.sum(1, keepdim=True)),
     ("softmax", lambda r, x: lambda y: y.softmax(1)),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, parametrize
 
 import lipspline as ls
 
@@ -63,15 +63,23 @@ def test_torchlip():
     )
     x = torch.randn(1, 1, 8, 8)
     model(x)
-    assert 0 < check(model, x) < 10
+    assert 0 < check(model, x) < 1.01
+    assert check(torchlip.LayerCentering(), x) == pytest.approx(1)
+    with pytest.raises(ValueError, match="jumps"):
+        ls.certify(torchlip.HouseHolder(4), torch.randn(1, 4, 3))
 
 
 def test_orthogonium():
     pytest.importorskip("orthogonium", reason="needs the package orthogonium")
-    from orthogonium.layers import AdaptiveOrthoConv2d, OrthoLinear  # type: ignore[import-not-found]
+    from orthogonium.layers import AdaptiveOrthoConv2d, MaxMin, OrthoLinear  # type: ignore[import-not-found]
 
     torch.manual_seed(0)
-    model = nn.Sequential(AdaptiveOrthoConv2d(2, 4, 3, padding=1), nn.Flatten(), OrthoLinear(144, 5))
+    model = nn.Sequential(AdaptiveOrthoConv2d(2, 4, 3, padding=1), MaxMin(), nn.Flatten(), OrthoLinear(144, 5))
     x = torch.randn(1, 2, 6, 6)
     model(x)
-    assert 0 < check(model, x) < 10
+    with pytest.raises(ValueError, match="another one at each call"):  # its power iteration goes on in eval mode
+        ls.certify(model, x)
+    for layer in model:
+        for name in list(getattr(layer, "parametrizations", {})):
+            parametrize.remove_parametrizations(layer, name)
+    assert check(model, x) == pytest.approx(1, abs=0.02)

@@ -45,6 +45,12 @@ EXACT = {
     "a function of each half": (lambda x: torch.cat([x[:, :2].relu(), x[:, 2:].tanh()], 1), 1.0),
     "a leaky slope by hand": (lambda x: torch.maximum(x, 0.1 * x), 1.0),
     "sorting in groups": (lambda x: x.view(-1, 2, 2).sort(-1)[0].flatten(1), 1.0),
+    "sorting pairs by their larger and smaller entry": (
+        lambda x: torch.cat([f(x.view(-1, 2, 2), 2, keepdim=True)[0] for f in (torch.min, torch.max)], 2), 1.0),
+    "twice the larger entry": (
+        lambda x: torch.cat([f(x.view(-1, 2, 2), 2, keepdim=True)[0] for f in (torch.max, torch.max)], 2), 2**0.5),
+    "a mean that is removed": (lambda x: x - x.mean(1, keepdim=True), 1.0),
+    "a mean that is added": (lambda x: x + x.mean(1, keepdim=True), 2.0),
     "a sum over an axis": (lambda x: x.sum(1), 2.0),
     "a mean over an axis": (lambda x: x.mean(1), 0.5),
     "a length": (lambda x: torch.linalg.vector_norm(x, dim=1), 1.0),

@@ -272,6 +272,7 @@ class Flow:
         ordered: ("max" or "min", the two tensors) if this is their larger or smaller one, entry by entry.
         padded: the mode, the pixels (last axis first) and the tensor around which they were put.
         function: the name of the function in `pointwise`.
+        mean_of: a tensor of which this one holds the means over some axes, which it keeps with one entry.
     """
 
     shape: tuple[int, ...]
@@ -282,6 +283,7 @@ class Flow:
     ordered: "tuple[str, Flow, Flow] | None" = None
     padded: "tuple[str, list[tuple[int, int]], Flow] | None" = None
     function: str | None = None
+    mean_of: "Flow | None" = None
 
     @cached_property
     def upper(self) -> float:

@@ -119,7 +119,9 @@ def _sum(call: Call) -> Flow:
     mean = call.name == "aten.mean"
     root = root_up(count)
     gain = multiply_up(root, math.nextafter(1 / count, 1)) if mean else root
-    return call.stretched(flow, min(gain, 1.0) if mean else gain, f"{'mean' if mean else 'sum'} of {count} entries")
+    kept = flow if mean and call["keepdim"] else None
+    reason = f"{'mean' if mean else 'sum'} of {count} entries"
+    return call.stretched(flow, min(gain, 1.0) if mean else gain, reason, mean_of=kept)
 
 
 @operation("aten.softmax", "aten._softmax")

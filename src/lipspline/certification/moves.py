@@ -112,10 +112,24 @@ def _concatenated(call: Call) -> Flow:
     return call.source(upper, None, f"root of the sum of squares of {len(flows)} part(s)")
 
 
+def _pair(call: Call) -> "tuple[str, Flow, Flow] | None":
+    """The two tensors of which the larger or smaller entries are taken along an axis with two of them."""
+    flow, axis = call.input(), call["dim"]
+    if axis is None or flow.shape[axis] != 2:
+        return None
+    root, places = flow.picks or (flow, torch.arange(math.prod(flow.shape)))
+    halves = (half.flatten() for half in places.reshape(flow.shape).unbind(axis))
+    one, other = (
+        Flow(call.outputs[0][0], flow.dtype, {next(new_source): (Multiple(1.0), flow.upper)}, picks=(root, half))
+        for half in halves
+    )
+    return call.name.removeprefix("aten."), one, other
+
+
 @operation("aten.max", "aten.min", "aten.maximum", "aten.minimum", "aten.fmax", "aten.fmin")
 def _larger(call: Call) -> "Flow | list[Flow | None]":
     if call["other"] is None:  # along an axis, with or without the places
-        flow = call.stretched(call.input(), 1.0, "one entry of many")
+        flow = call.stretched(call.input(), 1.0, "one entry of many", ordered=_pair(call))
         return [flow, None] if len(call.outputs) > 1 else flow
     flows, (shape, _) = call.flows, call.outputs[0]
     if len(flows) == 1:

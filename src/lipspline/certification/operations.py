@@ -227,6 +227,8 @@ def _add(call: Call) -> Flow:
     if call.name == "aten.rsub":
         first, second = second, first
         return _sum(call, [(first, 1.0), (second, -alpha)])
+    if isinstance(second, Flow) and second.mean_of is not None and second.mean_of is first and sign * alpha == -1:
+        return call.stretched(second.mean_of, 1.0, "removes a mean: an orthogonal projection")
     return _sum(call, [(first, 1.0), (second, sign * alpha)])
 
 
