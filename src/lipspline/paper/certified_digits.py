@@ -35,22 +35,38 @@ class ClassifierActivation:
 
 
 @dataclass(frozen=True)
-class CertifiedSettings:
-    """What is compared: every activation at every temperature, with the same training.
+class ClassifierPoint:
+    """A point of the curve of clean against certified accuracy.
 
     Args:
-        temperatures: of the cross-entropy; high ones count mistakes, low ones widen margins.
+        margin: that the loss asks for between the right logit and the largest other one; `sqrt(2) * epsilon` is the
+            certified radius epsilon. Small ones count mistakes, large ones give up on some digits for others.
+        layers: two convolutions and two dense layers, or three dense ones.
+    """
+
+    margin: Positive
+    layers: Literal["convolutional", "dense"]
+
+
+@dataclass(frozen=True)
+class CertifiedSettings:
+    """What is compared: every activation at every point, with the same training.
+
+    Args:
+        points: margins and layers.
         epsilons: Euclidean lengths of perturbations, for images with values in [0, 1].
-        fine, coarse: channels after the first and the second convolution; width: neurons of the dense layer.
+        fine, coarse: channels after the first and the second convolution; width: neurons of the dense layer behind them.
+        dense_width: neurons of the two hidden layers of dense networks.
         rotations: the angle by which orthonormal matrices turn in a step; 0 leaves them to Adam.
         images: of the training set; test_images: of the test set.
     """
 
-    temperatures: Several[Positive]
+    points: dict[str, ClassifierPoint]
     epsilons: Several[Positive]
     fine: Count
     coarse: Count
     width: Count
+    dense_width: Count
     images: Count
     epochs: Count
     batch: Count
@@ -70,9 +86,10 @@ class CertifiedJob:
 
     network: str
     spec: ClassifierActivation
-    temperature: float
+    at: str
+    point: ClassifierPoint
     epsilons: tuple[float, ...]
-    sizes: tuple[int, int, int]
+    sizes: tuple[int, ...]
     images: int
     steps: int
     batch: int
@@ -82,18 +99,20 @@ class CertifiedJob:
 
     @property
     def name(self) -> str:
-        return f"{self.network}-{self.temperature:g}"
+        return f"{self.network}-{self.at}"
 
 
 def jobs(settings: CertifiedSettings) -> list[CertifiedJob]:
-    """One job for each activation and temperature."""
+    """One job for each activation and point."""
+    convolutional = (settings.fine, settings.coarse, settings.width)
     return [
         CertifiedJob(
             name,
             spec,
-            temperature,
+            at,
+            point,
             tuple(settings.epsilons),
-            (settings.fine, settings.coarse, settings.width),
+            convolutional if point.layers == "convolutional" else (settings.dense_width,) * 2,
             settings.images,
             max(1, settings.epochs * settings.images // settings.batch),
             settings.batch,
@@ -102,7 +121,7 @@ def jobs(settings: CertifiedSettings) -> list[CertifiedJob]:
             settings.test_images,
         )
         for name, spec in settings.networks.items()
-        for temperature in settings.temperatures
+        for at, point in settings.points.items()
     ]
 
 
@@ -122,18 +141,29 @@ def classifier(spec: ClassifierActivation, fine: int, coarse: int, width: int) -
     return Network(layers, {"kind": "classifier"})
 
 
+def dense_classifier(spec: ClassifierActivation, first: int, second: int) -> Network:
+    """A 1-Lipschitz network for digits of three dense layers."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for n_in, n_out in ((SIDE * SIDE, first), (first, second)):
+        layers += [linear(n_in, n_out), activation(spec.activation, n_out, **spec.options)]
+    return Network([*layers, linear(second, CLASSES)], {"kind": "classifier"})
+
+
+_BUILDERS = {"convolutional": classifier, "dense": dense_classifier}
+
+
 def run(job: CertifiedJob, context: Context) -> Outcome:
     """Train a classifier; its accuracies are those of the exported network, with the constant that is proved of it."""
     training, test = (digits(part, context.data) for part in ("train", "test"))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.seed)
-        model = classifier(job.spec, *job.sizes)
+        model = _BUILDERS[job.point.layers](job.spec, *job.sizes)
     pairs = Pairs(training.images[: job.images], training.labels[: job.images])
     held_out = Pairs(test.images[: job.test_images], test.labels[: job.test_images])
 
     def loss(step: int) -> Tensor:
         batch = pairs.batch(step, job.batch, context.seed)
-        return robust.temperature_cross_entropy(model(batch.x), batch.y, temperature=job.temperature)
+        return robust.multi_margin_loss(model(batch.x), batch.y, margin=job.point.margin)
 
     def score() -> dict[str, float]:
         return {"accuracy": robust.certified_accuracy(_logits(model, held_out.x), held_out.y, 0.0)}
@@ -161,16 +191,16 @@ def _logits(model: nn.Module, images: Tensor) -> Tensor:
 
 
 def report(settings: CertifiedSettings, outcomes: Mapping[str, Outcome], expect: Expectation) -> Report:
-    """Clean and certified accuracy in percent, by temperature and activation."""
+    """Clean and certified accuracy in percent, by point and activation."""
     columns = ["0", *(f"{epsilon:.4g}" for epsilon in settings.epsilons)]
     ours: dict[str, dict[str, tuple[float, ...]]] = {}
     curves: dict[str, dict[str, dict[str, float]]] = {}
     for job in jobs(settings):
         numbers = outcomes[job.name].numbers
         for column in columns:
-            row = f"temperature {job.temperature:g}, ε = {column}"
+            row = f"{job.at} (margin {job.point.margin:g}), ε = {column}"
             ours.setdefault(row, {})[job.network] = (100 * numbers[column],)
-            drawn = curves.setdefault(f"temperature {job.temperature:g}", {})
+            drawn = curves.setdefault(f"{job.at} (margin {job.point.margin:g})", {})
             drawn.setdefault(column, {})[job.network] = 100 * numbers[column]
     return Report(
         (Table("Accuracy and certified accuracy, percent", "perturbation", ours, best="max", digits=".2f"),),
