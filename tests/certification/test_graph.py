@@ -1,6 +1,7 @@
 """Bounds of any module that can be traced: tight ones, refusals that name the line, and random graphs."""
 
 import math
+import warnings
 
 import graph_hunt
 import pytest
@@ -146,6 +147,30 @@ def test_layers_with_a_rule_of_their_own_are_asked():
     assert ls.certify(Written(lambda x, f: x + f(x), f=sparse), (2,)).upper == pytest.approx(2, abs=1e-3)
 
 
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_half_precision_is_bounded_with_its_own_weights_and_says_what_rounding_does(half):
+    torch.manual_seed(0)
+    layer = nn.Linear(5, 5).to(half)
+    exact = float(torch.linalg.matrix_norm(layer.weight.double(), ord=2))
+    for example in (None, (5,), torch.randn(1, 5, dtype=half)):
+        certificate = ls.certify(layer, example)
+        assert certificate.upper == pytest.approx(exact, rel=1e-9)
+        assert "which no constant bounds" in str(certificate)
+        assert "bound so far" not in str(certificate)
+    assert "rounding" not in ls.certify(layer.float()).valid_for
+
+
+def test_integers_and_autocast_are_refused_with_the_reason():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})
+    for example in (None, (4,)):
+        with pytest.raises(ValueError, match="rounds to integers: its output jumps"):
+            ls.certify(whole, example)
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match="rounded weights"):
+        ls.certify(nn.Linear(2, 2))
+
+
 REFUSED = {
     "attention": (lambda x: x.softmax(1) * x, "both depend on the input"),
     "layer normalisation": (lambda x: F.layer_norm(x, (4,)), "spread of its own input"),
@@ -159,6 +184,7 @@ REFUSED = {
     "softplus": (F.softplus, "threshold=40"),
     "integers": (lambda x: x.long().float(), "jumps"),
     "an unknown operation": (lambda x: torch.special.bessel_j0(x), "no rule"),
+    "integers that learn": (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -8, 7), "jumps"),
     "a branch on values": (lambda x: x if x.sum() > 0 else -x, "cannot trace"),
 }
 

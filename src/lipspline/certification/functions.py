@@ -310,6 +310,7 @@ _refuse(
 _refuse(
     "it jumps",
     "round floor ceil trunc sign sgn heaviside hardshrink threshold threshold_ eq ne lt le gt ge where argmax argmin "
+    "quantize_per_tensor quantize_per_channel fake_quantize_per_tensor_affine fake_quantize_per_channel_affine "
     "bucketize searchsorted fmod remainder floor_divide one_hot bernoulli nonzero isnan logical_not masked_fill",
 )
 _refuse(

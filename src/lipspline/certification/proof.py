@@ -134,6 +134,11 @@ def certify(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None = Non
         >>> round(lipspline.certify(Residual(), torch.randn(1, 2)).upper, 6)
         1.5
     """
+    if any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
+        raise ValueError(
+            "certify was called within torch.autocast, where layers run with rounded weights that it does not see. "
+            "Leave the context, or certify a model converted with .to(torch.bfloat16)."
+        )
     try:
         layers = _bounds("", model, (), within_eval=not model.training if isinstance(model, nn.Module) else False)
         certificate = Certificate(layers.upper, tuple(layers))
@@ -148,9 +153,20 @@ def certify(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None = Non
             except ValueError:
                 traced = certificate
             certificate = traced if traced.upper < certificate.upper else certificate
-    if input_shape is None:
-        return certificate
-    return replace(certificate, lower=_lower(model, input_shape, traced=certificate.valid_for != EVERY_SIZE))
+    if input_shape is not None:
+        lower = _lower(model, input_shape, traced=certificate.valid_for != EVERY_SIZE)
+        certificate = replace(certificate, lower=lower)
+    return replace(certificate, valid_for=certificate.valid_for + _rounding(model, input_shape))
+
+
+def _rounding(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None) -> str:
+    """What the certificate of a network in half precision is silent about."""
+    used = {tensor.dtype for tensor in (*model.parameters(), *model.buffers())}
+    used |= {input_shape.dtype} if isinstance(input_shape, Tensor) else set()
+    for half in (torch.float16, torch.bfloat16):
+        if half in used:
+            return f", but for the rounding of {half} to steps, which no constant bounds"
+    return ""
 
 
 def _lower(model: nn.Module, input_shape: tuple[int, ...] | Tensor, *, traced: bool) -> float | None:
@@ -176,9 +192,7 @@ def _certified_graph(
         if instead_of is None or isinstance(instead_of, _NoRule):
             raise ValueError(str(error)) from None
         raise instead_of from error
-    half = example.dtype in (torch.float16, torch.bfloat16)
-    rounding = f", but for the rounding of {example.dtype} to steps, which no constant bounds" if half else ""
-    return Certificate(upper, tuple(rows), valid_for=f"inputs of shape {tuple(example.shape)}{rounding}")
+    return Certificate(upper, tuple(rows), valid_for=f"inputs of shape {tuple(example.shape)}")
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -226,6 +240,12 @@ def _bounds(name: str, module: nn.Module, above: tuple[nn.Module, ...], *, withi
         raise
     except ValueError as error:
         raise _InLayer(f"Layer {name or 'itself'!r} {error}") from None
+    if kind.__module__.startswith(("torch.ao.nn.", "torch.nn.quantized", "torchao.")):
+        raise _InLayer(
+            f"Layer {name or 'itself'!r} ({kind.__name__} of {kind.__module__}) rounds to integers: its output jumps, "
+            f"so that it has no Lipschitz constant. Certify the network it was made from; what runs stays within the "
+            f"rounding error of that."
+        )
     if entry is None or kind.forward is not entry.forward:
         replaced = "" if entry is None else " with the forward it has now"
         raise _NoRule(

@@ -55,7 +55,7 @@ class CertifiedSettings:
     Args:
         points: margins and layers.
         epsilons: Euclidean lengths of perturbations, for images with values in [0, 1].
-        fine, coarse: channels after the first and the second convolution; width: neurons of the dense layer behind them.
+        fine, coarse: channels after the first and the second convolution; width: neurons of the dense layer.
         dense_width: neurons of the two hidden layers of dense networks.
         rotations: the angle by which orthonormal matrices turn in a step; 0 leaves them to Adam.
         images: of the training set; test_images: of the test set.
