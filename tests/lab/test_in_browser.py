@@ -7,6 +7,7 @@ from browser import complaints, emulate, set_value
 from lipspline.imaging.strength import PRIOR
 
 By = pytest.importorskip("selenium.webdriver.common.by").By
+Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
 WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
 
 
@@ -25,7 +26,8 @@ def window(browser, lab):
     emulate(browser)
     browser.get(lab.address)
     pick(browser, "image", "phantom")
-    wait(browser, lambda _: "Convergence" in text(browser, "promise"))
+    browser.find_element(By.CSS_SELECTOR, "[name=kind][value=mri] + span").click()
+    wait(browser, lambda _: "Convergence" in text(browser, "promise") and "MRI" in text(browser, "summary"))
     yield browser
     assert complaints(browser) == []
 
@@ -52,6 +54,15 @@ def run(browser):
     button = browser.find_element(By.CSS_SELECTOR, "button.primary")
     browser.execute_script("scrollTo({top: 0, behavior: 'instant'})")
     button.click()
+
+
+def press(browser, *keys):
+    for key in keys:
+        browser.switch_to.active_element.send_keys(key)
+
+
+def status_line(browser):
+    return browser.find_element(By.ID, "status")
 
 
 def test_a_reconstruction_arrives_and_can_be_compared(window):
@@ -85,6 +96,62 @@ def test_beta_suits_the_noise_until_it_is_chosen(window):
     set_value(window, named(window, "noise-mri"), 0.01)
     wait(window, lambda _: "noise 0.01 " in text(window, "summary"))
     assert float(named(window, "beta").get_attribute("value")) == 0.3
+
+
+def test_the_kind_of_scan_is_that_which_suits_the_image(window):
+    pick(window, "image", "head")
+    wait(window, lambda _: named(window, "acceleration").is_displayed())
+    pick(window, "image", "phantom")
+    wait(window, lambda _: named(window, "angles").is_displayed())
+
+
+def test_an_energy_is_chosen_made_stronger_and_compared_with_a_denoiser(window):
+    run(window)
+    wait(window, lambda _: text(window, "status").startswith("Done"))
+    assert named(window, "beta").is_displayed()
+    pick(window, "model", "tv")
+    wait(window, lambda _: "one answer" in text(window, "promise"))
+    assert text(window, "about") == "total variation, convex."
+    assert not named(window, "beta").is_displayed()
+    assert window.find_element(By.ID, "stale").is_displayed()
+    set_value(window, named(window, "strength"), 1)
+    wait(window, lambda _: "× 2" in text(window, "chosen"))
+    run(window)
+    wait(window, lambda _: text(window, "status").startswith("Done"))
+    names = [cell.text for cell in window.find_elements(By.CSS_SELECTOR, "#section .numbers tbody th")]
+    assert names[-2].startswith("small, β = ")
+    assert names[-1] == "tv, strength × 2"
+    assert "Distance to the answer" in window.find_element(By.CSS_SELECTOR, "#section .certificates").text
+    window.execute_script("arguments[0].click()", named(window, "automatic"))
+    wait(window, lambda _: "× 2" not in text(window, "chosen"))
+    assert window.find_element(By.ID, "stale").is_displayed()
+
+
+def test_everything_can_be_done_with_the_keyboard(window):
+    """From the list of priors, by Tab and arrows, to a result, the way back to automatic, and a cancelled run."""
+    window.execute_script("arguments[0].focus()", named(window, "model"))
+    press(window, "t")
+    wait(window, lambda _: "one answer" in text(window, "promise"))
+    press(window, Keys.TAB, Keys.ARROW_RIGHT)
+    wait(window, lambda _: "× 1.19" in text(window, "chosen"))
+    press(window, Keys.ENTER)
+    wait(window, lambda _: text(window, "status").startswith("Done"))
+    press(window, Keys.TAB)
+    assert window.switch_to.active_element.get_attribute("name") == "automatic"
+    press(window, Keys.ENTER)
+    wait(window, lambda _: "× 1.19" not in text(window, "chosen"))
+
+
+def test_the_progress_is_in_view_while_it_runs(window, slow):
+    """On a desktop and on a phone, wherever the settings are scrolled to."""
+    for width in (1280, 390):
+        emulate(window, width)
+        run(window)
+        wait(window, lambda _: text(window, "status").startswith("Step "))
+        place = window.execute_script("return arguments[0].getBoundingClientRect().bottom", status_line(window))
+        assert place <= window.execute_script("return innerHeight")
+        named(window, "cancel").click()
+        wait(window, lambda _: text(window, "status") == "Cancelled.")
 
 
 def test_the_fields_are_those_of_the_scan(window):

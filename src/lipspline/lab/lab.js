@@ -98,7 +98,7 @@
     at("iterate").closest("figure").classList.toggle("stale", stale);
   }
   function shown(input) {
-    if (input.name === "strength") return `× ${factor()}`;
+    if (input.name === "strength") return factor() === 1 ? "automatic" : `× ${factor()} of automatic`;
     const automatic = input.name in suited && !fixed.has(input.name);
     return automatic ? `${Number(suited[input.name].toPrecision(2))}, automatic` : input.value;
   }
@@ -112,8 +112,10 @@
   // Noise level and β are those that suit the measurement, until somebody chooses them.
   let asked = 0;
   let timer = null;
+  let last = null; // the settings that were asked for last
   function preview() {
     show();
+    last = JSON.stringify(settings());
     clearTimeout(timer);
     timer = setTimeout(() => attempt(async () => {
       const question = ++asked;
@@ -204,12 +206,16 @@
     clear();
     preview();
   }));
-  form.addEventListener("input", (event) => {
+  function changed(event) {
     if (["file", "holds"].includes(event.target.name)) return;
     if (["level", "beta"].includes(event.target.name)) fixed.add(event.target.name);
     if (event.target.name === "image") turnTo();
     clear();
     preview();
+  }
+  form.addEventListener("input", changed);
+  form.addEventListener("change", (event) => { // not every way to choose from a list is an input
+    if (event.target.tagName === "SELECT" && JSON.stringify(settings()) !== last) changed(event);
   });
   attempt(async () => {
     await fill();

@@ -9,8 +9,9 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-# Calls over which the fall of the residual is measured, for the way to go; the fewest for the time to go.
+# Calls over which the fall of the residual is measured, for the way to go.
 RECENT = 6
+FEWEST = 10  # calls before the time to go is told
 EXPONENT = 50.0  # of e: more calls than anybody waits for
 
 
@@ -186,8 +187,8 @@ class Clock:
 
         Example:
             >>> clock = Clock(1e-4, 1000, None)
-            >>> clock.best = [2.0**-k for k in range(8)]
-            >>> 13.3 - 8 < clock.calls_to_go() < 20
+            >>> clock.best = [2.0**-k for k in range(10)]
+            >>> 13.3 - 10 < clock.calls_to_go() < 10
             True
         """
         calls, arrived = len(self.best), sum(residual > self.tol for residual in self.best) + 1
@@ -200,7 +201,7 @@ class Clock:
 
     def _calls_to_tolerance(self) -> float | None:
         calls, half = len(self.best), len(self.best) // 2
-        if calls < RECENT or not 0 < self.best[-1] < self.best[half - 1] < math.inf:
+        if calls < FEWEST or not 0 < self.best[-1] < self.best[half - 1] < math.inf:
             return None
         fall, way = math.log(self.best[half - 1] / self.best[-1]), math.log(self.best[-1] / self.tol)
         constant = way / fall * (calls - half)

@@ -112,7 +112,7 @@ def residual_chart(curves: Mapping[str, Sequence[float]], *tol: float) -> Html:
         text = "tolerance" if len(tol) == 1 else f"tolerance {one:.0e}"
         tolerances += [
             _line("limit", [(LEFT, limit), (WIDTH - RIGHT, limit)]),
-            _text(text, WIDTH - RIGHT, limit - 5, "end"),
+            _text(text, LEFT + 4, limit - 5, "start"),
         ]
     described = ", ".join(f"{name} {curve[-1]:.1e} after {len(curve)}" for name, curve in curves.items() if curve)
     return _svg(
