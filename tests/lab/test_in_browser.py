@@ -20,6 +20,22 @@ window.fetch = async (path, options) => {
 """
 
 
+LATE_JOBS = """
+const Source = window.EventSource;
+window.EventSource = function (path) {
+  const late = new EventTarget();
+  setTimeout(() => {
+    const events = new Source(path);
+    late.close = () => events.close();
+    for (const kind of ["step", "image", "done", "cancelled"]) {
+      events.addEventListener(kind, (event) => late.dispatchEvent(new MessageEvent(kind, { data: event.data })));
+    }
+  }, 1000);
+  return late;
+};
+"""
+
+
 @pytest.fixture
 def window(browser, lab):
     """The lab, freshly opened, its preview shown; at the end it must not have complained."""
@@ -242,6 +258,38 @@ def test_a_result_is_marked_when_the_settings_change_and_no_longer_when_they_are
     assert note.is_displayed()
     window.execute_script("arguments[0].click()", named(window, "automatic"))
     assert not note.is_displayed()
+
+
+def test_an_image_of_other_settings_is_never_shown_as_that_of_these(window, slow):
+    """Neither after a change, nor while the next one is still to come, nor when that is cancelled."""
+    run(window)
+    wait(window, lambda _: text(window, "status").startswith("Step 2"))
+    named(window, "cancel").click()
+    wait(window, lambda _: text(window, "status") == "Cancelled.")
+    note = window.find_element(By.ID, "iterate-note")
+    assert window.find_element(By.ID, "iterate").is_displayed()
+    assert not note.is_displayed()
+    set_value(window, named(window, "noise-mri"), 0.03)
+    assert note.is_displayed()
+    window.execute_script(LATE_JOBS)
+    run(window)
+    wait(window, lambda _: text(window, "status") == "Running …")
+    assert not window.find_element(By.ID, "iterate").is_displayed()
+    wait(window, lambda _: text(window, "status").startswith("Step "))
+    named(window, "cancel").click()
+    wait(window, lambda _: text(window, "status") == "Cancelled.")
+
+
+def test_after_a_run_the_promise_has_the_strength_that_was_used(window):
+    """It is refined by measurements held out, which takes too long for a preview."""
+    window.find_element(By.CSS_SELECTOR, "[name=kind][value=ct] + span").click()
+    pick(window, "model", "tv")
+    wait(window, lambda _: "one answer" in text(window, "promise"))
+    run(window)
+    wait(window, lambda _: text(window, "status").startswith("Done"))
+    wait(window, lambda _: "held out" in text(window, "chosen"))
+    value = window.find_element(By.XPATH, "//*[@id='section']//th[.='Strength λ']/following-sibling::td").text
+    assert f"Strength λ {value} " in text(window, "promise").replace("\n", " ")
 
 
 def test_results_on_the_same_data_are_shown_side_by_side(window):

@@ -7,6 +7,7 @@
   let choices = { images: [], models: [] };
   let running = null;
   let solved = null; // the settings whose result is shown
+  let pictured = null; // the settings whose image is shown
   const fixed = new Set(); // of noise level and β, what somebody has chosen
   let suited = {}; // what the program chooses for them
 
@@ -92,10 +93,11 @@
     for (const input of form.querySelectorAll("label input[type=range]")) {
       input.closest("label").querySelector("output").value = shown(input);
     }
-    const stale = solved !== null && running === null && JSON.stringify(settings()) !== solved;
-    at("stale").hidden = !stale;
-    at("result").classList.toggle("stale", stale);
-    at("iterate").closest("figure").classList.toggle("stale", stale);
+    const other = (those) => those !== null && running === null && JSON.stringify(settings()) !== those;
+    at("stale").hidden = !other(solved);
+    at("result").classList.toggle("stale", other(solved));
+    at("iterate").closest("figure").classList.toggle("stale", other(pictured));
+    at("iterate-note").hidden = !other(pictured);
   }
   function shown(input) {
     if (input.name === "strength") return factor() === 1 ? "automatic" : `× ${factor()} of automatic`;
@@ -141,6 +143,9 @@
   function follow(job, wanted) {
     running = job;
     solved = null;
+    pictured = wanted;
+    picture("iterate", null);
+    at("iterate-psnr").textContent = "";
     show();
     form.querySelector(".primary").disabled = true;
     form.elements.cancel.disabled = false;
@@ -172,8 +177,8 @@
       lipspline.activate(at("section").querySelector(".case"));
       at("result").hidden = false;
       solved = wanted;
-      if (wanted === JSON.stringify(settings())) at("chosen").textContent = done.chosen;
       end("Done. The result, with its certificate, is below.");
+      preview(); // the strength is known now
     });
     on("failed", (failure) => end(failure.sentence, true));
     on("cancelled", () => end("Cancelled."));

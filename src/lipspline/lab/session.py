@@ -268,8 +268,7 @@ class Session:
         network = strength.served if strength.prior.kind is Kind.DENOISER else None
         page = reconstruction_page([case], denoiser=network, command=command, title=title)
         self.result = LabResult(request.measurement, scan, problem, together, page.encode())
-        sentence = solved.solution.certificate.guarantee
-        return {"section": case_section(case, job.id), "sentence": sentence, "chosen": f"{strength}."}
+        return {"section": case_section(case, job.id), "sentence": solved.solution.certificate.guarantee}
 
     def _name(self, request: LabRequest, strength: Strength) -> str:
         if strength.prior.kind is Kind.ENERGY:
