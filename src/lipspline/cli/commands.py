@@ -131,12 +131,10 @@ def _report(found: "Sequence[Comparison]") -> str:
 
 
 def _table(found: "Sequence[Comparison]") -> str:
-    from lipspline.imaging.problem import DIRECT
-
     lines = []
     for comparison in found:
         document = comparison.document()
-        rows = [{"name": DIRECT[comparison.scan.modality], **document["direct"]}, *document["methods"]]
+        rows = [{"name": comparison.scan.direct_name, **document["direct"]}, *document["methods"]]
         lines += ["", comparison.title]
         for row in rows:
             cost = f"{row['denoiser_calls']:4d} steps  {row['seconds']:6.1f} s" if "seconds" in row else ""

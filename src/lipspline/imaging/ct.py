@@ -113,6 +113,7 @@ class MeasuredCT:
     scanner: Scanner = field(default_factory=Scanner)
     first: int = 0
     modality: Modality = field(default="CT", init=False)
+    direct_name: str = field(default="Filtered backprojection", init=False)
     identity: Mapping[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self):
@@ -312,6 +313,7 @@ class SimulatedCT(OfImages):
     seed: int = 0
     first: int = 0
     modality: Modality = field(default="CT", init=False)
+    direct_name: str = field(default="Filtered backprojection", init=False)
 
     def __post_init__(self):
         checked_noise(self.noise)

@@ -91,6 +91,7 @@ class MeasuredMRI:
     virtual_coils: int | None = None
     first: int = 0
     modality: Modality = field(default="MR", init=False)
+    direct_name: str = field(default="Zero-filled", init=False)
     unit: Unit = field(default="arbitrary", init=False)
     identity: Mapping[str, str] = field(default_factory=dict, init=False)
 
@@ -213,6 +214,7 @@ class SimulatedMRI(OfImages):
     seed: int = 0
     first: int = 0
     modality: Modality = field(default="MR", init=False)
+    direct_name: str = field(default="Zero-filled", init=False)
 
     def __post_init__(self):
         checked_noise(self.noise)

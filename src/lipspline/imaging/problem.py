@@ -18,8 +18,6 @@ from lipspline.priors import Energy
 from lipspline.report import Case, DataMisfit, Picture, Rescale
 
 Modality = Literal["MR", "CT"]
-DIRECT: dict[Modality, str] = {"MR": "Zero-filled", "CT": "Filtered backprojection"}
-"""What the direct reconstruction of each kind of data is called."""
 BRIGHTEST = 1000
 """The scale of a slice is the value that one pixel in so many exceeds."""
 SMALLEST = 7  # pixels: the window of SSIM
@@ -109,6 +107,11 @@ class Scan(Protocol):
     @property
     def modality(self) -> Modality:
         """What was measured."""
+        ...
+
+    @property
+    def direct_name(self) -> str:
+        """What the direct reconstruction is called."""
         ...
 
     @property
@@ -282,7 +285,7 @@ def solved_case(
     stability: Evidence | None = None,
 ) -> Case:
     """What a page shows of a problem: its direct reconstruction, its solutions, and its truth if that is known."""
-    direct = Picture(DIRECT[scan.modality], problem.image(problem.direct))
+    direct = Picture(scan.direct_name, problem.image(problem.direct))
     pictures = [
         Picture(name, problem.image(solution.value), solution, seconds=seconds, misfit=problem.misfit(solution.value))
         for name, solution, seconds in solved

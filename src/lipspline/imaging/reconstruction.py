@@ -17,7 +17,6 @@ from lipspline.formats.output import PAGE, Image, Output, versions, writer
 from lipspline.formats.volume import LazyVolume, Stack, Volume
 from lipspline.imaging.cache import Slice, SliceCache, SliceImages
 from lipspline.imaging.problem import (
-    DIRECT,
     EmptySlice,
     Iteration,
     Problem,
@@ -177,7 +176,7 @@ class Reconstruction:
         return Case(
             f"Slice {done.number}",
             (
-                Picture(DIRECT[self.scan.modality], images.direct),
+                Picture(self.scan.direct_name, images.direct),
                 *(_picture(r.strength, r.done) for r in self.rivals if r.done.number == done.number),
                 _picture(self.strength, done),
             ),

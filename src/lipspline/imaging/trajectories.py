@@ -2,7 +2,8 @@ r"""MRI on radial lines, spirals and other trajectories as problems, measured or
 
 The data term is weighted: each sample counts with the root of what it stands for in k-space (`density_compensation`),
 so that the crowded middle does not drown the rest. Full compensation brings up the noise of the edge; without any,
-steps are many and more is aliased. On a head with 64 radial lines the root was best of the three.
+steps are many and more is aliased. On a head with 64 radial lines the root and full compensation were equal
+within 0.03 dB, 0.7 dB above none; with the root the norm is bounded more tightly.
 """
 
 from collections.abc import Mapping
@@ -72,6 +73,7 @@ class TrajectoryMRI:
     virtual_coils: int | None = None
     first: int = 0
     modality: Modality = field(default="MR", init=False)
+    direct_name: str = field(default="Gridding", init=False)
     unit: Unit = field(default="arbitrary", init=False)
     identity: Mapping[str, str] = field(default_factory=dict, init=False)
 
@@ -161,6 +163,7 @@ class RadialMRI(OfImages):
     seed: int = 0
     first: int = 0
     modality: Modality = field(default="MR", init=False)
+    direct_name: str = field(default="Gridding", init=False)
 
     def __post_init__(self):
         checked_noise(self.noise)

@@ -27,7 +27,7 @@ from lipspline.imaging import (
     SimulatedMRI,
     Undersampling,
 )
-from lipspline.imaging.problem import DIRECT, Solved, solve_problem, solved_case, tolerance
+from lipspline.imaging.problem import Solved, solve_problem, solved_case, tolerance
 from lipspline.imaging.strength import MOST_TRIALS, Auto, Strength, choose, matching_beta, relative_noise
 from lipspline.lab.catalogue import Catalogue, Models
 from lipspline.lab.request import LabRequest, Measurement
@@ -184,7 +184,7 @@ class Session:
             problem.H, strength.served, strength.weight, contraction=request.contraction, positive=problem.positive
         )
         return {
-            "direct_name": DIRECT[scan.modality],
+            "direct_name": scan.direct_name,
             "summary": f"{scan.summary}.",
             "reference": None if problem.truth is None else picture(window, problem.truth),
             "direct": picture(window, problem.image(problem.direct)),

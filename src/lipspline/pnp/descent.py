@@ -165,16 +165,16 @@ class _Descent:
         # near the end the fall drowns in round-off: there a step that shortens the gradient is taken for one
         noise = self.eps * (norms(self.here.gradient) + self.unit * norms(self.x)) * far
         lower = (fall >= self.least * far**2) | ((fall >= -noise) & (size < norms(self.force)))
-        here = level = None
+        levels: tuple[Tensor, Tensor] | None = None
         if self.setting.excess < 0 and not bool(lower[self.running].all()):
             # the bound by gradients counts the worst curvature -λρ along the whole way: values may know better
             here = self.value(self.x, self.here.data) if self.level is None else self.level
-            level = self.value(candidate, there.data)
-            margin = self.least * far**2 + VALUE_NOISE * self.eps * (here.abs() + level.abs())
-            lower = lower | (here - level >= margin)
+            levels = here, self.value(candidate, there.data)
+            margin = self.least * far**2 + VALUE_NOISE * self.eps * (here.abs() + levels[1].abs())
+            lower = lower | (here - levels[1] >= margin)
         taken = self.running & lower & (size <= GRADIENT / self.plain * far)
-        if level is not None:
-            self.level = torch.where(taken, level, here)
+        if levels is not None:
+            self.level = torch.where(taken, levels[1], levels[0])
         elif taken.any():
             self.level = None
         return taken
