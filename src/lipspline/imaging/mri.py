@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipspline._infra.randomness import generator
 from lipspline.formats.kspace import Kspace
-from lipspline.formats.volume import Unit
+from lipspline.formats.volume import Unit, Volume
 from lipspline.imaging.coil_noise import Mixing, noise_in_kspace, noise_samples
 from lipspline.imaging.coils import (
     Coils,
@@ -217,13 +217,7 @@ class SimulatedMRI(OfImages):
     direct_name: str = field(default="Zero-filled", init=False)
 
     def __post_init__(self):
-        checked_noise(self.noise)
-        if self.maps is not None and (
-            self.maps.shape[-2:] != self.volume.slices.shape[-2:] or len(self.maps) not in (1, self.count)
-        ):
-            raise ValueError(
-                f"The coil maps have shape {tuple(self.maps.shape)}, but the images {tuple(self.volume.slices.shape)}."
-            )
+        check_simulation(self.volume, self.noise, self.maps)
 
     @property
     def summary(self) -> str:
@@ -247,6 +241,14 @@ class SimulatedMRI(OfImages):
     def values(self, image: Tensor, scale: float) -> Tensor:
         """An image in the unit of the images it was simulated from."""
         return in_unit(image, scale, self.unit)
+
+
+def check_simulation(volume: Volume, noise: float, maps: Tensor | None) -> None:
+    """Refuse noise that is none, and coil maps that do not fit the images."""
+    checked_noise(noise)
+    shape = tuple(volume.slices.shape)
+    if maps is not None and (tuple(maps.shape[-2:]) != shape[-2:] or len(maps) not in (1, shape[0])):
+        raise ValueError(f"The coil maps have shape {tuple(maps.shape)}, but the images {shape}.")
 
 
 def without_gaps(mask: Tensor) -> bool:

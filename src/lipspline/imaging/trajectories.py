@@ -31,7 +31,7 @@ from lipspline.imaging.coils import (
     folded_phase,
     given_maps,
 )
-from lipspline.imaging.mri import without_gaps
+from lipspline.imaging.mri import check_simulation, without_gaps
 from lipspline.imaging.problem import (
     EmptySlice,
     Modality,
@@ -39,7 +39,6 @@ from lipspline.imaging.problem import (
     Problem,
     brightness,
     checked_brightness,
-    checked_noise,
     in_unit,
     middle,
     normalized,
@@ -166,13 +165,7 @@ class RadialMRI(OfImages):
     direct_name: str = field(default="Gridding", init=False)
 
     def __post_init__(self):
-        checked_noise(self.noise)
-        if self.maps is not None and (
-            self.maps.shape[-2:] != self.volume.slices.shape[-2:] or len(self.maps) not in (1, self.count)
-        ):
-            raise ValueError(
-                f"The coil maps have shape {tuple(self.maps.shape)}, but the images {tuple(self.volume.slices.shape)}."
-            )
+        check_simulation(self.volume, self.noise, self.maps)
 
     @property
     def summary(self) -> str:
