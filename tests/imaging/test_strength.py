@@ -190,6 +190,16 @@ def test_the_refined_weight_is_nearly_the_best_even_if_the_noise_is_misjudged(wr
     assert score(chosen.weight) > best - 0.5
 
 
+def test_an_energy_that_is_not_convex_is_refined_by_the_convex_one():
+    """By the same factor on what the noise asks for."""
+    found, factors = undersampled(), []
+    for name in ("ridge", "ridge-weak"):
+        chosen, by_noise = (strength.choose(name, "auto", "auto", found, refine=how) for how in (True, False))
+        assert "held out" in chosen.chosen
+        factors.append(chosen.weight / by_noise.weight)
+    assert factors[1] == pytest.approx(factors[0])
+
+
 def test_the_vertex_is_that_of_the_parabola():
     errors = {k: (k - 0.3) ** 2 + 5 for k in (-1, 0, 1)}
     assert strength._vertex(errors, 0) == pytest.approx(0.3)

@@ -138,7 +138,15 @@ def _choose_energy(
     automatic = min(max(255 * ABOVE * data_noise / norm, ENERGY_NOISES[0]), ENERGY_NOISES[1])
     level = automatic if noise == "auto" else checks.positive("noise", noise)
     served, weight = found.at(level), found.strength(level, 255 * data_noise)
-    best = refined(served, weight, problem, max_steps, watch) if max_steps else None
+    best = None
+    if max_steps:
+        trial, first = served, weight
+        if served.weak_convexity:  # a convex energy says as surely how much the data want, and is solved in few steps
+            convex = resolve(CONVEX)
+            assert isinstance(convex, EnergyPrior)
+            trial, first = convex.at(level), convex.strength(level, 255 * data_noise)
+        refined_weight = refined(trial, first, problem, max_steps, watch)
+        best = None if refined_weight is None else weight * refined_weight / first
     chosen = _seen(problem) if best is None else f"{_seen(problem)}, then from measurements held out"
     name = f"{found.name}-{level:.3g}" if found.levels else found.name
     return Strength(found, served, name, (ENERGY * weight if best is None else best) * factor, chosen, level)
@@ -151,6 +159,8 @@ HELD, LEAST_HELD = 6, 4
 CENTRE = 0.05
 """Readouts nearer to the strongest one than this, as a fraction of all, are never held out."""
 MOST_TRIALS = 6
+CONVEX = "ridge"
+"""The energy by which the weight of one that is not convex is refined."""
 
 
 def held_out(problem: Problem) -> Tensor | None:
