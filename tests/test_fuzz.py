@@ -37,7 +37,7 @@ def test_a_reader_that_lets_something_through_is_noticed(tmp_path, monkeypatch):
     from lipspline.formats import mri
 
     path = sample_files.MRI_FILES["kspace.npy"](tmp_path / "kspace.npy")
-    monkeypatch.setattr(mri, "read", lambda *_: 1 / 0)
+    monkeypatch.setattr(mri, "read", lambda *_, **__: 1 / 0)
     assert "ZeroDivisionError" in fuzz.complaint_about_reader("mri", path)
 
     def refused(*_):
@@ -57,13 +57,13 @@ def test_a_program_that_loses_its_temper_is_noticed(denoiser, tmp_path, monkeypa
     from lipspline.formats import mri
 
     path = sample_files.MRI_FILES["kspace.npy"](tmp_path / "kspace.npy")
-    monkeypatch.setattr(mri, "read", lambda *_: 1 / 0)
+    monkeypatch.setattr(mri, "read_scan", lambda *_, **__: 1 / 0)
     assert "ZeroDivisionError" in fuzz.complaint("mri", path, denoiser)
 
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise OSError("first\n" + 999 * "x")
 
-    monkeypatch.setattr(mri, "read", interrupted)
+    monkeypatch.setattr(mri, "read_scan", interrupted)
     assert "not one sentence" in fuzz.complaint("mri", path, denoiser)
 
 

@@ -333,7 +333,7 @@ def white_level(image: Array, white: float | None = None, black: float = 0.0) ->
     """
     if white is not None:
         checks.positive("white minus black" if black else "white", white - black)
-        return _given(image, white, black)
+        return _given(image, float(white), black)
     if image.dtype in (np.uint8, np.uint16):
         return float(np.iinfo(image.dtype).max)
     low, high = float(image.min()), float(image.max())

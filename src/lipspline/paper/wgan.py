@@ -2,10 +2,11 @@
 
 import functools
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -25,12 +26,15 @@ from lipspline.training.loop import Plan, fit
 from lipspline.training.optim import Player, cosine
 from lipspline.training.tasks import Pairs, WassersteinGAN, classification
 
-digits = functools.lru_cache(maxsize=2)(datasets.read_mnist)
-"""The digits of `datasets.read_mnist`, read once a process."""
-
+_read = functools.lru_cache(maxsize=2)(datasets.read_mnist)
 BETAS = (0.5, 0.999)
 DRAWN = 64
 GENERATOR = "generator.safetensors"
+
+
+def digits(part: Literal["train", "test"], data: str | os.PathLike[str] | None) -> datasets.Digits:
+    """The digits of `datasets.read_mnist`, read once a process for each folder."""
+    return _read(part, datasets.data_dir(data))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,201 @@
+"""No GPU is needed to see that tensors of two devices are never mixed: a second device that computes on the CPU.
+
+Tensors there are wrapped; an operation on tensors of both devices raises, as do `.numpy()` and factories that forget
+the device of their input. The library's layers, operators, priors, optimizer, certificates and `pnp.fbs` run there;
+`pnp.minimize` does not, because this device cannot be indexed with ranges of Python.
+"""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+import lipspline as ls
+from lipspline.certification import inspection
+from lipspline.kernels import native
+
+registration = pytest.importorskip("torch.utils.backend_registration", reason="needs a torch with devices in Python")
+if not hasattr(registration, "_setup_privateuseone_for_python_backend"):
+    pytest.skip("needs a torch with devices in Python", allow_module_level=True)
+MOVES = ("aten.copy_", "aten._to_copy")
+INDEXES = ("aten.index", "aten.index_put", "aten.index_put_")  # may be indexed from the CPU, as on a GPU
+
+
+class There(Tensor):
+    """A tensor on the other device: its values are in `inner`, on the CPU."""
+
+    inner: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, inner: Tensor):
+        size = {"strides": inner.stride(), "storage_offset": inner.storage_offset(), "dtype": inner.dtype}
+        there = Tensor._make_wrapper_subclass(cls, inner.shape, device=torch.device("other:0"), **size)
+        there.inner = inner
+        return there
+
+    def tolist(self):
+        return self.inner.tolist()
+
+    @classmethod
+    def __torch_dispatch__(cls, operation, types, args=(), options=None):
+        return run(operation, args, options or {})
+
+
+def run(operation, args, options):
+    """Run an operation on one device, or raise."""
+    tensors = [value for value in tree_leaves((args, options)) if isinstance(value, Tensor)]
+    there = any(isinstance(tensor, There) for tensor in tensors)
+    name = str(operation).rsplit(".", 1)[0]
+    here = [tensor for tensor in tensors if not isinstance(tensor, There) and tensor.ndim > 0]
+    if there and here and name not in MOVES + INDEXES:
+        raise RuntimeError(f"{operation} got tensors of two devices")
+    device = options.get("device")
+    if device is not None:
+        there = torch.device(device).type == "other"
+        options = {**options, "device": torch.device("cpu")}
+    values = tree_map(lambda value: value.inner if isinstance(value, There) else value, (args, options))
+    result = operation(*values[0], **values[1])
+    if name.endswith("_") and not name.endswith("__"):
+        return args[0]
+    return tree_map(lambda value: There(value) if isinstance(value, Tensor) else value, result) if there else result
+
+
+class TwoDevices(TorchDispatchMode):
+    def __torch_dispatch__(self, operation, types, args=(), options=None):
+        return run(operation, args, options or {})
+
+
+@pytest.fixture(scope="module")
+def _backend():
+    registration._setup_privateuseone_for_python_backend("other")
+    module = torch.other  # type: ignore[attr-defined]
+    module.get_rng_state = lambda *device: torch.zeros(0)
+    module.set_rng_state = lambda *state: None
+
+
+@pytest.fixture
+def other(_backend, monkeypatch):
+    """The other device, inside a mode that watches; wrapped tensors pass for dense ones in certificates."""
+    check = inspection._check_tensor
+    monkeypatch.setattr(
+        inspection, "_check_tensor", lambda name, t: check(name, t.inner if isinstance(t, There) else t)
+    )
+    with TwoDevices():
+        yield torch.device("other:0")
+
+
+def image(device) -> Tensor:
+    return torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0)).to(device)
+
+
+def denoise(device) -> Tensor:
+    return ls.models.zoo("lls", noise=15).to(device)(image(device))
+
+
+def reconstruct(device) -> Tensor:
+    scan = ls.operators.MRI(ls.operators.cartesian_mask(16, acceleration=2, seed=0)).to(device)
+    return ls.pnp.fbs(scan.forward(image(device)), scan, ls.models.zoo("lls", noise=15).to(device), max_steps=3).value
+
+
+def tomography(device) -> Tensor:
+    scan = ls.operators.ParallelBeamCT(16, 8, 23).to(device)
+    return scan.adjoint(scan.forward(image(device)))
+
+
+def ridge(device) -> Tensor:
+    return ls.priors.resolve("ridge").at(0.05).to(device).gradient(image(device))  # type: ignore[union-attr]
+
+
+def train(device, activation: str = "lls") -> Tensor:
+    torch.manual_seed(0)
+    model = ls.models.mlp(4, 4, width=8, depth=2, activation=activation).to(device)  # type: ignore[arg-type]
+    optimizer = ls.optim.rotating(model)
+    loss = model(torch.rand(3, 4).to(device)).square().sum() + ls.tv2(model)
+    loss.backward()
+    optimizer.step()
+    return next(model.parameters()).detach()
+
+
+def certify_layers(device) -> Tensor:
+    torch.manual_seed(0)
+    model = ls.models.denoiser("lls", channels=4, depth=2).to(device)
+    return model(image(device)) * ls.certify(model).upper
+
+
+def certify_graph(device) -> Tensor:
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.filter = nn.Conv2d(1, 1, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.filter(x).relu()
+
+    torch.manual_seed(0)
+    return image(device) * ls.certify(Residual().to(device).eval(), image(device)).upper
+
+
+def robust(device) -> Tensor:
+    logits, labels = torch.eye(3).to(device), torch.arange(3).to(device)
+    ls.robust.certified_accuracy(logits, labels, 0.1)
+    return ls.robust.hkr_loss(logits, labels) + ls.robust.multi_margin_loss(logits, labels)
+
+
+SHIPPED = [denoise, reconstruct, tomography, ridge, train, certify_layers, certify_graph, robust]
+
+
+@pytest.mark.parametrize("work", SHIPPED, ids=lambda work: work.__name__)
+def test_what_ships_stays_on_the_device_of_its_input(work, other):
+    result = work(other)
+    assert result.device == other
+    assert torch.allclose(result.cpu(), work("cpu"), atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", ["relu", "av", "prelu", "gs", "maxmin", "hh"])
+def test_every_activation_trains_there(activation: str, other):
+    assert train(other, activation).device == other
+
+
+MISTAKES = {
+    "a constant on the CPU": lambda x: x + torch.ones(16),
+    "a matrix on the CPU": lambda x: x @ torch.eye(16),
+    "a kernel on the CPU": lambda x: torch.conv2d(x, torch.ones(1, 1, 3, 3)),
+    "a mask on the CPU": lambda x: torch.where(torch.ones(16) > 0, x, x),
+    "a concatenation": lambda x: torch.cat([x, torch.zeros(1, 1, 16, 16)]),
+    "numpy": lambda x: x.numpy(),
+    "a buffer that was not registered": lambda x: nn.functional.linear(x, nn.Linear(16, 16).weight),
+    "random numbers on the CPU": lambda x: x * torch.randn(1, 1, 16, 16),
+    "a place to write on the CPU": lambda x: torch.add(x, 1, out=torch.empty(1, 1, 16, 16)),
+    "an average kept on the CPU": lambda x: torch.zeros(1, 1, 16, 16).lerp_(x, 0.1),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_planted_mistake_is_found(name: str, other):
+    with pytest.raises((RuntimeError, TypeError)):
+        MISTAKES[name](image(other))
+
+
+def test_a_mistake_planted_in_the_library_is_found(other, monkeypatch):
+    """A layer whose tables are made on the CPU."""
+    from lipspline.nn import spline
+
+    tables = spline.scaled_spline
+    monkeypatch.setattr(spline, "scaled_spline", lambda x, c, *rest: tables(x, torch.zeros(c.shape), *rest))
+    with pytest.raises(RuntimeError, match="two devices"):
+        train(other)
+
+
+def test_kernels_in_c_do_not_read_there(other, monkeypatch):
+    """They are given the values on the CPU, which the device keeps, or nothing."""
+    real = native.call
+
+    def called(name, doubles, sizes, *tensors):
+        assert not any(isinstance(tensor, There) for tensor in tensors)
+        return real(name, doubles, sizes, *tensors)
+
+    monkeypatch.setattr(native, "call", called)
+    model = ls.models.denoiser("lls", channels=4, depth=2).to(other)
+    assert model(image(other)).device == other
