@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite, pi
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,8 @@ from lipspline.operators.fan import DETECTORS
 
 LARGEST = 10000  # pixels along a side
 CONVENTIONS = ("plain", "scikit-image", "astra", "odl")
+SOLVED: dict[str, Any] = {"positive": True, "along": -2, "trials": (2e-5, 150)}
+"""Of `Problem`: nothing is negative, projections are held out, and strengths on trial are solved from zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +225,7 @@ class MeasuredCT:
         if weights is not None:
             H, y = WeightedCT(H, weights), y * weights.sqrt()
         crop = (self._size, self._size)
-        return Problem(y, H, direct, scale, noise, crop, start=direct, positive=True, along=-2)
+        return Problem(y, H, direct, scale, noise, crop, start=direct, **SOLVED)
 
     def values(self, image: Tensor, scale: float) -> Tensor:
         """An image as attenuation, or in Hounsfield units if the attenuation of water is given."""
@@ -337,7 +340,7 @@ class SimulatedCT(OfImages):
         y = add_sinogram_noise(clean, self.noise, generator(self.seed, "sinogram", self.first + i))
         direct = fbp(y, H)
         height, width = truth.shape
-        return Problem(y, H, direct, scale, self.noise, (height, width), truth, start=direct, positive=True, along=-2)
+        return Problem(y, H, direct, scale, self.noise, (height, width), truth, start=direct, **SOLVED)
 
     def values(self, image: Tensor, scale: float) -> Tensor:
         """An image in the unit of the images it was simulated from."""

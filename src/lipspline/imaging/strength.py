@@ -204,7 +204,8 @@ def refined(
     if kept is None:
         return None
     H, y = Selected(problem.H, kept[:1]), problem.y * kept
-    image, energy, factor = problem.start, served, 1.0
+    # not from `problem.start`, which may know what is held out
+    image, energy, factor = None, served, 1.0
     if isinstance(served, AdaptiveEnergy):  # the first pass tells as much, at less than half of the cost
         energy, factor = served.first_pass, served.first_strength
     errors: dict[int, float] = {}
