@@ -88,6 +88,15 @@ def test_sinograms_can_be_arrays_too(net):
     assert one.images.shape == (1, 23, 23)
 
 
+def test_a_contraction_bounds_how_far_images_move(run, net):
+    plain, shrunk = (run(contraction=K).slices[0] for K in (1.0, 0.9))
+    problem = run().scan.problem(0)
+    same = fbs(problem.y, problem.H, load(net), 0.3, tol=1e-3, max_steps=5, accelerate=True, contraction=0.9)
+    assert torch.equal(shrunk.image, same.value[0, 0])
+    assert plain.certificate.image_stability is None
+    assert shrunk.certificate.image_stability == same.certificate.image_stability is not None
+
+
 def test_strength_is_relative_to_automatic(run):
     options = {"beta": "auto", "noise": 15, "acquisition": replace(THINNED, data_noise=0.05)}
     weak, usual, same, strong = (run(**options, strength=s) for s in (0.5, "auto", 1.0, 2.0))

@@ -45,6 +45,9 @@ Noise = Annotated[str, typer.Option(help="Noise level of the prior, in units of 
 Beta = Annotated[str, typer.Option(help="Weight β of the denoiser, up to 0.5 for stability; or auto.")]
 Slices = Annotated[str, typer.Option(help="Which slices, first:last, numbered from 0; last is not included.")]
 Accelerate = Annotated[bool, typer.Option("--accelerate/--plain", help="Anderson's steps, or plain ones only.")]
+Contraction = Annotated[
+    float, typer.Option(help="Of a denoiser: shrink each step by K < 1, such as 0.99; then images are proven stable.")
+]
 Tol = Annotated[float, typer.Option(help="Stop when the relative change of the image is below this.")]
 MaxSteps = Annotated[int, typer.Option(help="The largest number of denoiser calls for a slice.")]
 Compare = Annotated[
@@ -80,6 +83,7 @@ def mri(
     beta: Beta = "auto",
     slices: Slices = ":",
     accelerate: Accelerate = True,
+    contraction: Contraction = Iteration.contraction,
     tol: Tol = Iteration.tol,
     max_steps: MaxSteps = Iteration.max_steps,
     compare: Compare = "",
@@ -121,6 +125,7 @@ def mri(
         tol=tol,
         max_steps=max_steps,
         accelerate=accelerate,
+        contraction=contraction,
         compare=tuple(filter(None, compare.split(","))),
     )
     _fulfil(request, Output(output, page=report), force, json)
@@ -160,6 +165,7 @@ def ct(
     beta: Beta = "auto",
     slices: Slices = ":",
     accelerate: Accelerate = True,
+    contraction: Contraction = Iteration.contraction,
     tol: Tol = Iteration.tol,
     max_steps: MaxSteps = Iteration.max_steps,
     compare: Compare = "",
@@ -207,6 +213,7 @@ def ct(
         tol=tol,
         max_steps=max_steps,
         accelerate=accelerate,
+        contraction=contraction,
         compare=tuple(filter(None, compare.split(","))),
     )
     _fulfil(request, Output(output, page=report), force, json)

@@ -215,6 +215,8 @@ class Iteration:
     tol: float = 2e-4
     max_steps: int = 1000
     accelerate: bool = True
+    contraction: float = 1.0
+    """K of `fbs`, for denoisers: below 1 the image itself is proven to be stable."""
 
 
 def tolerance(prior: nn.Module, iteration: Iteration) -> float:
@@ -237,7 +239,6 @@ def solve_problem(
     weight: float,
     iteration: Iteration,
     *,
-    contraction: float = 1.0,
     progress: Callable[[Progress], None] | None = None,
 ) -> Solved:
     """Solve a problem from where it wants to start: with a denoiser by `fbs`, with an energy by `minimize`.
@@ -246,7 +247,6 @@ def solve_problem(
         name: what the method is called.
         prior: a denoiser or an energy.
         weight: β of a denoiser, λ of an energy.
-        contraction: of `fbs`.
     """
     begin = time.perf_counter()
     if isinstance(prior, Energy):
@@ -270,7 +270,7 @@ def solve_problem(
             tol=tolerance(prior, iteration),
             max_steps=iteration.max_steps,
             accelerate=iteration.accelerate,
-            contraction=contraction,
+            contraction=iteration.contraction,
             start=problem.start,
             progress=progress,
         )

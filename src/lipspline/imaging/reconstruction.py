@@ -239,6 +239,7 @@ def reconstruct(
     tol: float = Iteration.tol,
     max_steps: int = Iteration.max_steps,
     accelerate: bool = Iteration.accelerate,
+    contraction: float = Iteration.contraction,
     compare: Sequence[str | Path] = (),
     cache: str | Path | None = None,
     watch: Watch | None = None,
@@ -249,7 +250,7 @@ def reconstruct(
         data: a file or folder, or an array: complex k-space `(H, W)`, `(S, H, W)` or `(S, C, H, W)`, frequency zero in
             the middle; real sinograms `(A, D)` or `(S, A, D)`, or images to simulate them from.
         acquisition: how they were measured: `ScannerMRI(...)`, `ScannerCT(...)`, or "mri" or "ct" for the default.
-        prior, strength, noise, beta, slices, tol, max_steps, accelerate, compare: see `Request`.
+        prior, strength, noise, beta, slices, tol, max_steps, accelerate, contraction, compare: see `Request`.
         cache: a folder where finished slices are kept, so that the same call goes on after it was stopped. Their images
             stay there, not in memory, and are read when they are asked for.
         watch: is told how it goes.
@@ -275,6 +276,7 @@ def reconstruct(
         tol=tol,
         max_steps=max_steps,
         accelerate=accelerate,
+        contraction=contraction,
         compare=tuple(map(str, compare)),
     )
     return carry_out(request, cache=None if cache is None else Path(cache), watch=watch)

@@ -18,7 +18,7 @@ from lipspline.imaging.inputs import Data, as_tensor, check_data_noise, images, 
 from lipspline.imaging.problem import Iteration, Scan
 from lipspline.imaging.scanner_mri import ScannerMRI
 from lipspline.imaging.strength import Auto
-from lipspline.priors import resolve
+from lipspline.priors import EnergyPrior, resolve
 
 ANGLES, DETECTORS = 200, 400
 """What a simulation takes where nothing is said."""
@@ -140,7 +140,7 @@ class Request:
         noise: the noise level at which the prior is served, in units of 1/255; "auto" follows from the data.
         beta: the weight β of the denoiser; "auto" follows from the data.
         slices: which slices of the data, neighbours, numbered from 0.
-        tol, max_steps, accelerate: as for `pnp.fbs`.
+        tol, max_steps, accelerate, contraction: as for `pnp.fbs`; the last is for denoisers only.
         compare: other priors, by name or file, with which the middle slice is reconstructed too.
     """
 
@@ -154,6 +154,7 @@ class Request:
     tol: float = Iteration.tol
     max_steps: int = Iteration.max_steps
     accelerate: bool = Iteration.accelerate
+    contraction: float = Iteration.contraction
     compare: tuple[str, ...] = ()
 
     def __post_init__(self):
@@ -166,6 +167,13 @@ class Request:
             checks.within("beta", self.beta, 0, 1)
             if self.noise != "auto" and self.strength != "auto":
                 raise ValueError("strength= has no effect if noise= and beta= are given. Leave one of them out.")
+        if not 0 < self.contraction <= 1:
+            raise ValueError(f"contraction must lie above 0 and be at most 1, but is {self.contraction!r}.")
+        if self.contraction < 1 and isinstance(resolve(self.prior), EnergyPrior):
+            raise ValueError(
+                f"contraction= is for denoisers, but {resolve(self.prior).name} is an energy. "
+                f"Leave it out, or take prior=lls."
+            )
         checks.positive("tol", self.tol)
         checks.at_least("max_steps", self.max_steps, 1)
         first, last, step = self.slices.start, self.slices.stop, self.slices.step
@@ -180,7 +188,7 @@ class Request:
     @property
     def iteration(self) -> Iteration:
         """How far a slice is solved."""
-        return Iteration(self.tol, self.max_steps, self.accelerate)
+        return Iteration(self.tol, self.max_steps, self.accelerate, self.contraction)
 
     @property
     def source(self) -> str:

@@ -256,8 +256,7 @@ class Session:
             problem,
             strength.served,
             strength.weight,
-            ITERATION,
-            contraction=request.contraction,
+            replace(ITERATION, contraction=request.contraction),
             progress=_Watch(job, problem, tolerance(strength.served, ITERATION)),
         )
         earlier = self.result.solved if self.result and self.result.measurement == request.measurement else ()
