@@ -88,6 +88,7 @@ def samples(dtype: torch.dtype) -> dict[str, tuple]:
         "ray_sums": (normal(2, 4, 6, 4), *lines, 5),
         "ray_spread": (normal(2, 3, 5, 4), *lines, 4, 6),
         "winograd": (x, normal(6, 4, 3, 3), normal(6)),
+        "total_variation": (normal(3, 7), normal(3, 7).exp(), normal(3).exp()),
     }
 
 
@@ -105,9 +106,10 @@ def test_every_function_of_the_library_is_that_of_one_kernel():
 @pytest.mark.parametrize("name", TABLE)
 def test_every_kernel_computes_its_formula_in_c(name, dtype):
     kernel, arguments = TABLE[name], samples(dtype)[name]
-    if not native.FUNCTIONS[name].has_bits and (dtype == torch.float64 or not kernels.winograd.has_winograd()):
-        pytest.skip("it is float32, and for AVX2")
-    assert kernel.in_c(*tensors_of(kernel, arguments))
+    numbers = native.FUNCTIONS[name].numbers
+    assert kernel.in_c(*tensors_of(kernel, arguments)) == (dtype in numbers)
+    if dtype not in numbers or (numbers == native.SINGLE and not kernels.winograd.has_winograd()):
+        pytest.skip("it has no such version, or needs AVX2")
     with kernels.using("eager"):
         wanted = kernel.eager(*arguments)
     torch.testing.assert_close(kernel.c(*arguments), wanted, rtol=1e-5, atol=1e-5)
@@ -127,7 +129,7 @@ STRANGE = {
 @pytest.mark.parametrize("how", STRANGE)
 @pytest.mark.parametrize("name", TABLE)
 def test_c_does_not_read_strange_tensors_whichever_it_is(name, how):
-    kernel, arguments = TABLE[name], samples(torch.float32)[name]
+    kernel, arguments = TABLE[name], samples(native.FUNCTIONS[name].numbers[0])[name]
     for i in range(kernel.tensors if kernel._alike else 1):
         tensors = list(tensors_of(kernel, arguments))
         tensors[i] = STRANGE[how](tensors[i])
@@ -137,7 +139,7 @@ def test_c_does_not_read_strange_tensors_whichever_it_is(name, how):
 @needs_c
 @pytest.mark.parametrize("name", TABLE)
 def test_c_runs_where_it_serves_what_is_wanted_and_nowhere_else(name):
-    kernel, arguments = TABLE[name], samples(torch.float32)[name]
+    kernel, arguments = TABLE[name], samples(native.FUNCTIONS[name].numbers[0])[name]
     tensors = tensors_of(kernel, arguments)
     assert kernel.in_c(*tensors)
     with torch.inference_mode():

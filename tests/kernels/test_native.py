@@ -69,12 +69,14 @@ SIZES = {
     "ridge_pairing": (2, 2, 5, 6, 26, 8, 4, 6, 3),
     "weighted_ridge_gradient": (2, 1, 5, 6, 26, 8, 4, 6, 3, 16),
     "weighted_ridge_pairing": (2, 2, 5, 6, 26, 8, 4, 6, 3),
+    "total_variation": (2, 3),
 }
 
 
-def valid(name: str, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+def valid(name: str, dtype: torch.dtype | None = None) -> list[Tensor]:
     """Ones, as many as a function wants of each tensor."""
     function = native.FUNCTIONS[name]
+    dtype = function.numbers[0] if dtype is None else dtype
     return [
         torch.ones(count, dtype=torch.float64 if i in function.float64 else dtype)
         for i, count in enumerate(function.elements(*SIZES[name]))
@@ -88,9 +90,8 @@ def call(name: str, tensors: list[Tensor], sizes: tuple[int, ...] | None = None)
 @needs_c
 @pytest.mark.parametrize("name", native.FUNCTIONS)
 def test_every_function_of_the_library_takes_what_its_contract_says(name):
-    call(name, valid(name))
-    if native.FUNCTIONS[name].has_bits:
-        call(name, valid(name, torch.float64))
+    for dtype in native.FUNCTIONS[name].numbers:
+        call(name, valid(name, dtype))
 
 
 def misaligned(t: Tensor) -> Tensor:

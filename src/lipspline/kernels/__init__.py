@@ -1,6 +1,6 @@
 """The hot operations of the library: a table of kernels, each in plain torch and in C, one also in Triton."""
 
-from lipspline.kernels import joseph, ridge, winograd
+from lipspline.kernels import joseph, ridge, total_variation, winograd
 from lipspline.kernels.affine import overwrite_piecewise_affine, piecewise_affine
 from lipspline.kernels.dispatch import TABLE, Kernel, active, decompositions, using
 from lipspline.kernels.pairs import householder, sort_pairs
@@ -20,6 +20,7 @@ __all__ = [
     "scaled_tables",
     "sort_pairs",
     "spline_tables",
+    "total_variation",
     "using",
     "winograd",
 ]

@@ -192,6 +192,7 @@ class Kernel:
         self.tensors = schema.partition("->")[0].count("Tensor ")
         self._casts, self._alike = casts, alike
         self._is_built = HAS_HOOKS and c_function in native.pointers
+        self._numbers = native.FUNCTIONS[c_function].numbers
         if fake is not None and HAS_HOOKS:
             self._make_operator(batched)
         TABLE[self.name] = self
@@ -216,14 +217,14 @@ class Kernel:
     def in_c(self, *tensors: Tensor) -> bool:
         """Whether the C function computes from these tensors: the one place where that is decided.
 
-        It does if C is the implementation, if all tensors are dense CPU memory that nothing wraps, of one dtype,
-        float32 or float64, the first one not empty, and if nobody wants derivatives that it does not serve.
+        It does if C is the implementation, if all tensors are dense CPU memory that nothing wraps, of one dtype that
+        the function has a version for, the first one not empty, and if nobody wants derivatives that it does not serve.
         """
         forced = getattr(_forced, "name", None)
         if not self._is_built or (forced is not None and forced != "c") or is_traced():
             return False
         dtype, alike = tensors[0].dtype, self._alike
-        if dtype not in native.NUMBERS or not tensors[0].numel():
+        if dtype not in self._numbers or not tensors[0].numel():
             return False
         for t in tensors:
             if _dispatch_keys(t).raw_repr() not in _ORDINARY or (alike and t.dtype is not dtype):

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 INSTRUCTION_SETS = ("baseline", "AVX2", "AVX-512")
-NUMBERS = (torch.float32, torch.float64)
+SINGLE, DOUBLE = (torch.float32,), (torch.float64,)
+NUMBERS = SINGLE + DOUBLE
 PANEL = 16
 """Output channels that Winograd's algorithm takes at a time."""
 
@@ -34,8 +35,13 @@ class CFunction(NamedTuple):
     """How many numbers each of the tensors has, by the sizes."""
     float64: tuple[int, ...] = ()
     """Which of the tensors are float64 whatever the others are."""
-    has_bits: bool = True
-    """Whether there is one version for float32 and one for float64; else there is one for float32."""
+    numbers: tuple[torch.dtype, ...] = NUMBERS
+    """The types that there are versions for; of several it is told the bits."""
+
+    @property
+    def has_bits(self) -> bool:
+        """Whether its first argument says which version is meant."""
+        return len(self.numbers) > 1
 
     @property
     def reads(self) -> range:
@@ -99,13 +105,14 @@ FUNCTIONS = {
     "ray_sums": CFunction(4, 0, 5, 0, lambda b, i, j, k, n: (4 * b * k * n, i * j, i * j, 4 * b * i * j), (1, 2)),
     "ray_spread": CFunction(4, 0, 5, 0, lambda b, i, j, k, n: (4 * b * i * j, i * j, i * j, 4 * b * k * n), (1, 2)),
     "winograd": CFunction(
-        3, 0, 5, 1, lambda n, h, w, i, o: (n * h * w * i, 36 * i * (o + -o % PANEL), o, n * h * w * o), has_bits=False
+        3, 0, 5, 1, lambda n, h, w, i, o: (n * h * w * i, 36 * i * (o + -o % PANEL), o, n * h * w * o), numbers=SINGLE
     ),
-    "ridge_gradient": CFunction(5, 1, 10, 2, _ridge_gradient, has_bits=False),
-    "ridge_energy": CFunction(5, 1, 10, 1, _ridge_energy, float64=(5,), has_bits=False),
-    "ridge_pairing": CFunction(5, 1, 9, 2, _ridge_pairing, has_bits=False),
-    "weighted_ridge_gradient": CFunction(6, 1, 10, 2, _weighted_ridge_gradient, has_bits=False),
-    "weighted_ridge_pairing": CFunction(6, 1, 9, 3, _weighted_ridge_pairing, has_bits=False),
+    "ridge_gradient": CFunction(5, 1, 10, 2, _ridge_gradient, numbers=SINGLE),
+    "ridge_energy": CFunction(5, 1, 10, 1, _ridge_energy, float64=(5,), numbers=SINGLE),
+    "ridge_pairing": CFunction(5, 1, 9, 2, _ridge_pairing, numbers=SINGLE),
+    "weighted_ridge_gradient": CFunction(6, 1, 10, 2, _weighted_ridge_gradient, numbers=SINGLE),
+    "weighted_ridge_pairing": CFunction(6, 1, 9, 3, _weighted_ridge_pairing, numbers=SINGLE),
+    "total_variation": CFunction(3, 0, 2, 1, lambda rows, n: (rows * n, rows * n, rows, rows * n), numbers=DOUBLE),
 }
 """Every function that is given memory. A new one is described here, or `call` does not know it."""
 
@@ -187,7 +194,7 @@ def call(name: str, doubles: tuple[float, ...], sizes: tuple[int, ...], *tensors
     function = FUNCTIONS[name]
     dtype, size = tensors[0].dtype, tensors[0].itemsize
     arguments: list[float] = []
-    plain = (dtype is torch.float32 or (dtype is torch.float64 and function.has_bits)) and min(sizes) >= 0
+    plain = dtype in function.numbers and min(sizes) >= 0
     plain = plain and not function.float64  # all of one type, or looked at one by one
     for tensor, count in zip(tensors, function.elements(*sizes), strict=True):
         pointer = tensor.data_ptr()  # 0 if there is no memory
@@ -213,7 +220,7 @@ def _checked(name: str, sizes: tuple[int, ...], tensors: tuple[Tensor, ...]) -> 
     problem = None
     if min(sizes) < 0:
         problem = f"the sizes {sizes}"
-    elif dtype not in NUMBERS[: 1 + function.has_bits]:
+    elif dtype not in function.numbers:
         problem = f"numbers of type {dtype}"
     checked = []
     for i, (tensor, count) in enumerate(zip(tensors, function.elements(*sizes), strict=True)):

@@ -7,16 +7,11 @@ map. It is found by dynamic programming in a time proportional to the length; nu
 last bit. C and Python do the same operations in the same order.
 """
 
-from ctypes import c_int, c_int64, c_void_p
-
 import torch
 from torch import Tensor
 
 from lipspline.kernels import native
-from lipspline.kernels.dispatch import implementation
-
-_SYMBOL = "lipspline_total_variation"
-_ARGUMENTS = [*[c_void_p] * 3, *[c_int64] * 2, c_void_p, c_int]
+from lipspline.kernels.dispatch import Kernel
 
 
 @torch.no_grad()
@@ -44,20 +39,19 @@ def prox_total_variation(y: Tensor, weight: float | Tensor, precision: Tensor | 
     if not bool((w >= 0).all()) or not bool((d > 0).all()):
         raise ValueError("weight must not be negative, and precision must be positive everywhere.")
     rows = y.reshape(-1, y.shape[-1])
-    arguments = (t.cpu().double().contiguous() for t in (rows, d.reshape(rows.shape), w.reshape(-1)))
-    return _evaluate(*arguments, in_c=implementation(y.cpu()) == "c").to(y).view(y.shape)
+    arguments = [t.cpu().double().contiguous() for t in (rows, d.reshape(rows.shape), w.reshape(-1))]
+    evaluate = total_variation.c if total_variation.in_c(*arguments) else total_variation.eager
+    return evaluate(*arguments).to(y).view(y.shape)
 
 
-def _evaluate(y: Tensor, d: Tensor, w: Tensor, in_c: bool) -> Tensor:
-    function = getattr(native.library, _SYMBOL, None) if in_c else None
-    if function is None:  # as well for a library that was built before this kernel was written
-        rows = zip(y.tolist(), d.tolist(), w.tolist(), strict=True)
-        return torch.tensor([_row(*row) for row in rows], dtype=torch.float64)
-    function.argtypes, function.restype = _ARGUMENTS, c_int
+def _by_formula(y: Tensor, d: Tensor, w: Tensor) -> Tensor:
+    rows = zip(y.tolist(), d.tolist(), w.tolist(), strict=True)
+    return torch.tensor([_row(*row) for row in rows], dtype=torch.float64)
+
+
+def _in_c(y: Tensor, d: Tensor, w: Tensor) -> Tensor:
     u = torch.empty_like(y)
-    pointers = [tensor.data_ptr() for tensor in (y, d, w)]
-    if function(*pointers, len(y), y.shape[1], u.data_ptr(), native.threads()):
-        raise MemoryError("prox_total_variation could not allocate its scratch memory.")
+    native.call("total_variation", (), (len(y), y.shape[1]), y, d, w, u)
     return u
 
 
@@ -88,3 +82,12 @@ def _row(y: list[float], d: list[float], w: float) -> list[float]:
     for bottom, top in zip(reversed(low), reversed(high), strict=True):
         u.append(bottom if u[-1] < bottom else top if u[-1] > top else u[-1])
     return u[::-1]
+
+
+total_variation = Kernel(
+    "total_variation(Tensor y, Tensor d, Tensor w) -> Tensor",
+    eager=_by_formula,
+    c=_in_c,
+    c_function="total_variation",
+    derivatives="none",
+)

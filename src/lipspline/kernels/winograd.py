@@ -22,7 +22,7 @@ def has_winograd() -> bool:
 def runs_winograd(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
     """Whether `convolve` may run on these tensors."""
     tensors = (x, weight) if bias is None else (x, weight, bias)
-    return x.dtype == torch.float32 and winograd.in_c(*tensors) and has_winograd()
+    return winograd.in_c(*tensors) and has_winograd()
 
 
 @torch.no_grad()
