@@ -38,7 +38,7 @@ MODULES = (
     *("functional.spline", "functional.matrices", "functional.norm_bounds", "nn.spline"),
     *("certification.linear_rules", "certification.other_rules", "certification.round_off"),
     *("operators.base", "operators.mri", "pnp.guarantee", "pnp.certificate", "pnp.iterate", "pnp.descent"),
-    *("priors.energies", "imaging.strength", "imaging.verify", "formats.validation"),
+    *("priors.lookup", "imaging.strength", "imaging.verify", "formats.validation"),
 )
 """What a wrong line does most harm in."""
 SLOWER, PATIENCE = (

@@ -57,7 +57,7 @@ def small_denoiser() -> nn.Module:
 
 @pytest.mark.parametrize("sigma", [0.02, 0.3])
 def test_the_denoiser_is_the_one_for_every_sigma(sigma: float):
-    """[sec:exp_pnp]: rescaled or averaged; sigma is a fraction of white, noise one of 255."""
+    """[sec:exp_pnp]: rescaled or averaged; sigma is a fraction of white, noise in units of 1/255."""
     D, x = small_denoiser(), torch.rand(2, 1, 9, 8)
     wanted = serving(D, 15, sigma * 255)(x)
     for given in (sigma, torch.tensor(sigma), torch.tensor([sigma, sigma]), [sigma], torch.full((2, 1, 1, 1), sigma)):

@@ -291,7 +291,7 @@ def test_the_command_says_what_it_did(tmp_path, weights, monkeypatch, capsys):
     arguments = (tmp_path / "in.png", tmp_path / "out.png", "--noise", 10, "--model", weights)
     code, out, _ = run(*arguments, monkeypatch=monkeypatch, capsys=capsys)
     assert code == 0
-    assert "noise 10.00 of 255 (given)" in " ".join(out.split())
+    assert "noise 10.00/255 (given)" in " ".join(out.split())
     code, out, _ = run(*arguments, "--force", "--json", monkeypatch=monkeypatch, capsys=capsys)
     document = json.loads(out)
     assert code == 0
@@ -359,7 +359,7 @@ def test_an_image_that_cannot_be_denoised_is_one_sentence_and_no_file(tmp_path, 
         (("in.npy", "out.npy", "--noise", "1000", *model), "noise is 1000, but cannot be more than 255"),
         (("in.npy", "in.npy", "--force", *model), "is the input"),
         (("in.npy", "folder.png", *model), "exists, and lipspline did not write it"),
-        (("in.npy", "out.npy", "--noise", "much", *model), "--noise must be a number, the noise of 255, or auto"),
+        (("in.npy", "out.npy", "--noise", "much", *model), "--noise must be a number, 15 for a noise level of 15/255"),
         (("in.npy", "out.npy", "--noise", "-3", *model), "noise must be a positive finite number, but is -3.0"),
         (("in.npy", "out.npy", "--model", "unet"), "prior must be one of ridge"),
         (("in.npy", "out.npy", "--model", "mlp.safetensors"), "is not a denoiser of grey images"),

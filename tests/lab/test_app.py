@@ -66,7 +66,7 @@ def test_a_preview_shows_the_measurement(lab):
 
 
 def test_a_preview_says_what_would_suit_the_noise(lab):
-    """A file that does not say its noise level is taken for 15 of 255; β = 0.3 (255 n / 15)² for ‖H‖ = 1."""
+    """A file that does not say its noise level is taken for 15/255; β = 0.3 (255 n / 15)² for ‖H‖ = 1."""
     for noise in (0.02, 0.04):
         suited = lab.order("/preview", noise=noise, level=None, beta=None)[1]["suited"]
         assert suited["beta"] == pytest.approx(PRIOR * (17 * noise) ** 2)

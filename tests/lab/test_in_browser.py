@@ -105,7 +105,7 @@ def test_the_bound_follows_beta(window):
 
 
 def test_beta_suits_the_noise_until_it_is_chosen(window):
-    """By the rule of `strength`, for a file that is taken for noise 15 of 255."""
+    """By the rule of `strength`, for a file that is taken for noise 15/255."""
     set_value(window, named(window, "noise-mri"), 0.02)
     wait(window, lambda _: float(named(window, "beta").get_attribute("value")) == round(PRIOR * (17 * 0.02) ** 2, 2))
     set_value(window, named(window, "beta"), 0.3)

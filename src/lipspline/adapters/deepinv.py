@@ -70,7 +70,7 @@ def to_deepinv_denoiser(denoiser: nn.Module, noise: float, *, colors: int = 1) -
 
     Args:
         denoiser: of this library, or any that `certify` proves to be 1-Lipschitz.
-        noise: the standard deviation that it was trained for, of 255.
+        noise: the noise level that it was trained for, in units of 1/255.
         colors: channels it takes at once.
     """
     models = checks.require("deepinv.models", "deepinv", PURPOSE)
@@ -89,7 +89,7 @@ class AnyNoise(nn.Module):
 
     Args:
         denoiser: must be certified <= 1; `certificate` holds the proof.
-        noise: the standard deviation that it was trained for, of 255.
+        noise: the noise level that it was trained for, in units of 1/255.
         colors: channels it takes at once.
 
     Example:
@@ -107,7 +107,7 @@ class AnyNoise(nn.Module):
                 f"If this is round-off, fold the network with lipspline.plain, which divides by the bound."
             )
         self.denoiser = copy.deepcopy(denoiser).eval()  # the caller's stays as it is
-        self.noise = checks.positive("noise", noise, "It is a standard deviation, of 255.")
+        self.noise = checks.positive("noise", noise, "It is a noise level, in units of 1/255.")
         self.colors = checks.at_least("colors", colors, 1)
 
     def forward(self, x: Tensor, sigma: Any, **_: Any) -> Tensor:

@@ -11,7 +11,7 @@ import typer
 from lipspline._infra import ranks
 from lipspline._infra.memory import keep_memory
 from lipspline._infra.progress import Bars, Pace, bars
-from lipspline.cli.output import Json, Seed, Threads, err, show, start
+from lipspline.cli.program import Json, Seed, Threads, err, show, start
 from lipspline.formats.output import Output, writer
 from lipspline.imaging.coils import Phase, Unknown, Whiten
 from lipspline.imaging.problem import Iteration
@@ -19,6 +19,7 @@ from lipspline.imaging.reconstruction import Reconstruction, Rival, Watch, carry
 from lipspline.imaging.request import Request, ScannerCT, ScannerMRI
 from lipspline.imaging.strength import Auto
 from lipspline.pnp import Progress
+from lipspline.priors.lookup import names
 from lipspline.report.plain_words import certificate_lines, lines_text
 
 app = typer.Typer(help="Reconstruct images from measurements, with a certificate.", no_args_is_help=True)
@@ -37,7 +38,7 @@ Prior = Annotated[
     typer.Option(
         "--prior",
         "--model",
-        help="ridge, ridge-adaptive, ridge-weak, tv, wavelet, lls, relu, av, a .safetensors file, or auto.",
+        help=f"{', '.join(names())}, a .safetensors file, or auto.",
     ),
 ]
 Strength = Annotated[str, typer.Option(help="Of the regularisation, relative to auto: 0.5 smooths less, 2 more.")]

@@ -10,7 +10,7 @@ import torch
 import typer
 
 from lipspline._infra.memory import keep_memory
-from lipspline.cli.output import DataFolder, Json, OutFolder, ScaleOption, Seed, Threads, err, out, show, start
+from lipspline.cli.program import DataFolder, Json, OutFolder, ScaleOption, Seed, Threads, err, out, show, start
 
 HOUR = 60.0  # minutes
 

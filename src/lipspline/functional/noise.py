@@ -23,7 +23,7 @@ def estimate_noise(image: Tensor) -> float:
     of the blocks says how strong the noise is. Blocks with pixels at the ends of the range are left out, as noise is
     clipped there. (An image of less than about 85 by 85 pixels has too few blocks for this: there all of them count.)
 
-    Texture looks like noise, so that it errs upwards: on BSD68, on average, by 12 percent at noise 5 (of 255), 6 at 10,
+    Texture looks like noise, so that it errs upwards: on BSD68, on average, by 12 percent at noise 5/255, 6 at 10/255,
     4 at 15 and 2 at 25. Noise below 2 is not told from fine texture.
 
     Args:

@@ -9,12 +9,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from lipspline._infra.files import write_whole
+from lipspline._infra.files import decode, encode, write_whole
 from lipspline.pnp import ImageRun, ReconstructionCertificate, Solution, Status
 from lipspline.pnp.certificate import Pairing
 from lipspline.pnp.guarantee import ObjectiveSetting, Setting
 from lipspline.report import DataMisfit
-from lipspline.training.checkpoint import decode, encode
 
 IMAGES = ("image", "direct", "truth")
 EMPTY_NOTE = "The data of this slice are zero everywhere; its image is zero, without a certificate."

@@ -19,8 +19,7 @@ from lipspline.formats.output import Image, Output, versions, writer
 from lipspline.formats.pictures import from_planes, to_planes, white_level
 from lipspline.formats.volume import Volume
 from lipspline.functional.noise import estimate_noise
-from lipspline.imaging.strength import proven_upper
-from lipspline.imaging.verify import describe_prior, known
+from lipspline.imaging.strength import describe_prior, known, proven_upper
 from lipspline.networks.tiling import apply_tiled
 from lipspline.operators import Identity
 from lipspline.pnp import minimize
@@ -55,7 +54,7 @@ class Denoised:
     black: float
     """The value that was taken for black."""
     noise: float
-    """The noise that was removed, of 255 for white."""
+    """The noise level that was removed, in units of 1/255 of white."""
     estimated: bool
     model: str
     trained_noise: float | None
@@ -63,7 +62,7 @@ class Denoised:
     lipschitz: float | None
     """The proven bound on how much more the result can change than the input; None if there is none."""
     distance: float | None
-    """How far the result of an energy is from the exact minimiser, at most, as a root mean square of 255 for white."""
+    """How far the result of an energy is from the exact minimiser, at most: a root mean square in units of 1/255."""
     prior: dict[str, Any]
     """What is needed to have it again."""
     warning: str
@@ -79,11 +78,11 @@ class Denoised:
         exact = self.trained_noise in (None, self.noise)
         rescaled = "" if exact else f", rescaled from noise {self.trained_noise:g}"
         bound = "no bound on its Lipschitz constant" if self.lipschitz is None else f"<= {self.lipschitz:.9g}"
-        within = "" if self.distance is None else f", within {self.distance:.2g} of 255 of the exact minimiser"
+        within = "" if self.distance is None else f", within {self.distance:.2g}/255 of the exact minimiser"
         black = f"black {self.black:g}, " if self.black else ""
         return (
             f"{self.output}: {'x'.join(map(str, self.shape))} {self.dtype}, {black}white {self.white:g}\n"
-            f"noise {self.noise:.2f} of 255 ({source}), prior {self.model}{rescaled}, "
+            f"noise {self.noise:.2f}/255 ({source}), prior {self.model}{rescaled}, "
             f"Lipschitz constant {bound}{within}, {self.seconds:.1f} s"
         )
 
@@ -124,7 +123,7 @@ def denoise_file(
     Args:
         source: PNG, TIFF, JPEG or npy; a NIfTI file, a DICOM file, or a folder with a DICOM series.
         target: appears whole or not at all, with a certificate beside it, `target`.json.
-        noise: standard deviation of the noise, of 255 for white; estimated if "auto".
+        noise: the noise level, in units of 1/255 of white; estimated if "auto".
         model: a prior by its name in `priors.catalogue()`, or a file; "auto" for the recommended one.
         white, black: the values that stand for white and black; see `white_level`. Those of NIfTI and DICOM are the
             largest and the least value if not given.
@@ -244,7 +243,7 @@ def _warning(before: Tensor, after: Tensor, level: float, *, estimated: bool) ->
     """Hardly any noise to remove; or a denoiser far from the noise it was trained for, which may shift grey values."""
     if estimated and level < FAINT:
         return (
-            f"The noise is estimated at {level:.2g} of 255, so that the image hardly changes. What is seen in it is no "
+            f"The noise is estimated at {level:.2g}/255, so that the image hardly changes. What is seen in it is no "
             f"white noise (compression, interpolation and blur leave none): say how much to remove with noise=."
         )
     beyond = max(float(after.max() - before.max()), float(before.min() - after.min()))

@@ -26,8 +26,7 @@ from lipspline.imaging.problem import (
     solve_problem,
 )
 from lipspline.imaging.request import ACQUISITIONS, Acquisition, Data, Request
-from lipspline.imaging.strength import Auto, Strength, choose
-from lipspline.imaging.verify import describe_prior, known
+from lipspline.imaging.strength import Auto, Strength, choose, describe_prior, known
 from lipspline.networks.files import checksum
 from lipspline.pnp import Progress, ReconstructionCertificate, solve_all
 from lipspline.priors import Energy

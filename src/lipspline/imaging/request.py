@@ -27,8 +27,8 @@ SINOGRAM_NOISE = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScannerCT:
-    """How sinograms were measured, or are simulated from images.
+class ScannerCT(Scanner):
+    """How sinograms were measured, or are simulated from images: what a `Scanner` says, and these.
 
     Args:
         angles: how many, spread evenly over the arc; or radians, an array or an npy file.
@@ -36,28 +36,13 @@ class ScannerCT:
         files: what each of many files holds: "sinograms" of one slice, or "projections" of one angle.
         flat, dark: counts without an object, and without a beam: arrays `(D,)` or `(S, D)`, or files; then the data are
             counts too.
-        arc, every, axis, rings, transpose, convention, size, spacing, pixel_size, source_origin, source_detector,
-            detector, water: as for `imaging.ct.Scanner`.
         simulate: the data are images: measure them, add noise, compare.
         data_noise: standard deviation of the noise added in a simulation; by default the paper's.
         seed: of the noise.
     """
 
-    angles: int | Data | None = None
+    angles: int | Data | None = None  # pyright: ignore[reportIncompatibleVariableOverride] (files are read for a scan)
     detectors: int | None = None
-    arc: float | None = None
-    every: int = 1
-    axis: float | str | None = None
-    rings: bool = False
-    transpose: bool = False
-    convention: str = "plain"
-    size: int | None = None
-    spacing: float | None = None
-    pixel_size: float | None = None
-    source_origin: float | None = None
-    source_detector: float | None = None
-    detector: str = "flat"
-    water: float | None = None
     files: str = "sinograms"
     flat: Data | None = None
     dark: Data | None = None
@@ -71,7 +56,7 @@ class ScannerCT:
             if isinstance(value, int) and not least <= value <= LARGEST:
                 raise ValueError(f"{name} must lie between {least} and {LARGEST}, but is {value}.")
         checks.one_of("files", self.files, FILES)
-        self._scanner(None)
+        super().__post_init__()
         if self.simulate:
             self._refuse_scanner()
         check_data_noise(self.data_noise, self.simulate)

@@ -18,8 +18,8 @@ with noise `n` are weighed right by `λ(s) n² / s²`, whatever H is; `ENERGY` t
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from math import sqrt
-from typing import Literal
+from math import isfinite, sqrt
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from lipspline._infra import checks
 from lipspline.certification import certify
 from lipspline.imaging.problem import Problem
+from lipspline.networks.files import checksum
 from lipspline.operators.elementary import Selected
 from lipspline.pnp import Progress, minimize
 from lipspline.priors import COMPLEX_RANGE, UNIT_RANGE, DenoiserPrior, Energy, EnergyPrior, Prior, resolve
@@ -93,6 +94,32 @@ class Strength:
 def proven_upper(served: nn.Module) -> float:
     """The Lipschitz bound of a denoiser, or of the gradient of an energy, proven from the weights."""
     return served.lipschitz if isinstance(served, Energy) else certify(served).upper
+
+
+def describe_prior(
+    source: str, prior: Prior, denoiser: nn.Module, noise: float | None, range: tuple[float, float], upper: float
+) -> dict[str, Any]:
+    """What a certificate says of its denoiser, enough to have it again and prove its bound again.
+
+    Args:
+        source: the name in the catalogue or the file that `prior` was resolved from.
+        denoiser: `prior` at this noise level and range.
+        upper: its certified Lipschitz bound; infinite for an energy with kinks, which is certified by duality.
+    """
+    return {
+        "source": source,
+        "name": prior.name,
+        "noise": noise,
+        "range": list(range),
+        "certificate": known(upper),
+        "sha256": checksum(denoiser.state_dict()),
+        "file_sha256": prior.sha256,
+    }
+
+
+def known(bound: float) -> float | None:
+    """A bound as JSON has it: None where there is none."""
+    return bound if isfinite(bound) else None
 
 
 def choose(

@@ -7,13 +7,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from lipspline._infra import files
 from lipspline.formats.output import Output, read_certificate, versions
 from lipspline.imaging.strength import proven_upper
 from lipspline.networks.files import checksum
-from lipspline.priors import Prior, resolve
+from lipspline.priors import resolve
 
 SLACK = 1e-9
 """By how much, relatively, a bound that is computed again may exceed the one of the certificate: other processors
@@ -62,32 +60,6 @@ class Verification:
         lines = [f"{check.outcome:{width}}  {check.name}: {check.detail}" for check in self.checks]
         verdict = "The certificate belongs to this result." if self.holds else "The certificate does NOT hold."
         return "\n".join([self.output, *lines, verdict])
-
-
-def describe_prior(
-    source: str, prior: Prior, denoiser: nn.Module, noise: float | None, range: tuple[float, float], upper: float
-) -> dict[str, Any]:
-    """What a certificate says of its denoiser, enough to have it again and prove its bound again.
-
-    Args:
-        source: the name in the catalogue or the file that `prior` was resolved from.
-        denoiser: `prior` at this noise level and range.
-        upper: its certified Lipschitz bound; infinite for an energy with kinks, which is certified by duality.
-    """
-    return {
-        "source": source,
-        "name": prior.name,
-        "noise": noise,
-        "range": list(range),
-        "certificate": known(upper),
-        "sha256": checksum(denoiser.state_dict()),
-        "file_sha256": prior.sha256,
-    }
-
-
-def known(bound: float) -> float | None:
-    """A bound as JSON has it: None where there is none."""
-    return bound if math.isfinite(bound) else None
 
 
 def verify(path: str | Path) -> Verification:

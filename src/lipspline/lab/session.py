@@ -42,7 +42,7 @@ ITERATION = Iteration(max_steps=500)
 PICTURES_A_SECOND = 5
 CENTER = 0.08  # of the columns of k-space, around frequency zero, are always measured
 COMPARED = 3  # earlier results on the same data that are shown beside the latest
-UNKNOWN_LEVEL = 15.0  # of 255: what a denoiser is taken for whose file does not say
+UNKNOWN_LEVEL = 15.0  # in units of 1/255: what a denoiser is taken for whose file does not say
 STRENGTHS = 4  # choices that are kept; a denoiser has 9 MB
 LARGEST_SLICE = 2**25  # values of measured data
 DOWNLOADS = (".npy", ".png", ".tif", ".nii.gz", ".dcm")

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 
 from lipspline._infra import ranks
-from lipspline._infra.files import write_whole
+from lipspline._infra.files import decode, encode, write_whole
 from lipspline.certification import Certificate
 from lipspline.formats import datasets
 from lipspline.networks.builders import Network, denoiser
@@ -18,7 +18,6 @@ from lipspline.networks.rescale import rescale_
 from lipspline.paper.config import Amount, Count, Positive, added_later, to_json
 from lipspline.paper.experiment import Context, Outcome
 from lipspline.paper.networks import Activation, check_options
-from lipspline.training.checkpoint import decode, encode
 from lipspline.training.loop import Fit, Plan, fit
 from lipspline.training.optim import SCHEDULES, SLOPES
 from lipspline.training.slopes import learn_coefficients, learn_slopes
@@ -217,8 +216,8 @@ def start_from(model: Network, start: Start, noise: int, context: Context) -> No
     path = _start_folder(start, context) / PARAMETERS
     if not path.is_file():
         raise FileNotFoundError(
-            f"The training starts from {path}, which does not exist. Make it first, with the same options as this "
-            f"command: lipspline train {start.recipe or 'RECIPE'} --job {start.job}"
+            f"The training starts from {path}, which does not exist. Run the training {start.job!r} of "
+            f"{f'the recipe {start.recipe}' if start.recipe else 'this recipe'} first, with the same options."
         )
     model.load_state_dict(decode(path))
     rescale_(model, noise / start.noise)
