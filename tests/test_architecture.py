@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,7 @@ def cited(text: str) -> set[str]:
     }
 
 
+@cache
 def all_citations(root: Path) -> dict[str, set[str]]:
     return {str(path): set().union(*map(cited, docstrings(path))) for path in root.rglob("*.py")}
 
