@@ -155,8 +155,8 @@ class Output:
                 continue
             if foreign := self._foreign(target, known):
                 raise FileExistsError(
-                    f"{foreign} exists, and lipspline did not write it, or it was changed since. Choose another name "
-                    f"for the output, or remove it yourself."
+                    f"{foreign} exists, and lipspline did not write it, or an early version without checksums did, or "
+                    f"it was changed since. Choose another name for the output, or remove it yourself."
                 )
             if not force:
                 raise FileExistsError(f"{target} exists already. Choose another name, or replace it with force=True.")
@@ -208,8 +208,8 @@ class Output:
             strange.append(OLD)
         if not ours or strange:
             raise FileExistsError(
-                f"The folder {self.parts} is needed for work, but holds {(strange or names)[0]!r}, which lipspline did "
-                f"not write. Choose another name for the output, or move that away."
+                f"The folder {self.parts} is needed for work, but holds {(strange or names)[0]!r}, which this "
+                f"version of lipspline did not write. Choose another name for the output, or move that away."
             )
 
     def _interrupted(self) -> bool:
