@@ -88,6 +88,29 @@ def test_the_link_check_sees_what_it_should(tmp_path: Path):
     assert anchors(page) == {"a-page-x-y"}
 
 
+SOURCE_FILE = re.compile(r"`((?:src|docs|tests|[a-z_]+)/(?:[a-z_-]+/)*[a-z_*-]*(?:\.py|\.c|\.toml|/))`")
+
+
+def absent_files(text: str) -> list[str]:
+    """The files and folders of the source that a page names, and that are not there."""
+    places = [DOCS.parent, DOCS.parent / "src" / "lipspline", DOCS.parent / "tests"]
+    return [name for name in SOURCE_FILE.findall(text) if not any([*place.glob(name)] for place in places)]
+
+
+def test_files_that_pages_name_exist():
+    """Packages move; what is written about them must follow."""
+    pages = [*DOCS.rglob("*.md"), DOCS.parent / "CONTRIBUTING.md", DOCS.parent / "README.md"]
+    assert not {page.name: absent for page in pages if (absent := absent_files(page.read_text()))}
+
+
+def test_the_check_of_files_sees_what_it_should():
+    """Proof that the test above can fail."""
+    text = (
+        "`pnp/_fbs.py`, `src/lipspline/paper/recipes/`, `kernels/*.c`, `src/lipspline/recipes/`, `priors/energies.py`"
+    )
+    assert absent_files(text) == ["src/lipspline/recipes/", "priors/energies.py"]
+
+
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
 def test_headings_skip_no_level(page: Path):
     """The site would not build without a warning."""
