@@ -16,7 +16,7 @@ DOCS = Path(__file__).resolve().parent
 SCRIPTS, NOTEBOOKS = DOCS / "gallery", DOCS / "notebooks"
 INSTALL = """import importlib.util
 
-if importlib.util.find_spec("lipspline") is None:  # as in Colab; upload a wheel and name it here instead, if you have one
+if importlib.util.find_spec("lipspline") is None:  # as in Colab; or name a wheel that you uploaded
     %pip install -q "lipspline[plot,images,transport]"
 """
 

@@ -1,8 +1,8 @@
 """Try the oldest and the newest torch of the stated range on every Python that is here: `make matrix`.
 
 Each pair gets a folder of its own with the package built from this source, and runs the tests named (`--tests`, a quick
-choice unless given). Only builds of torch for CPUs are installed: what would bring gigabytes of CUDA, or is not there at
-all, is listed with the reason, and is not called supported by this run.
+choice unless given). Only builds of torch for CPUs are installed: what would bring gigabytes of CUDA, or is not there,
+is listed with the reason, and is not called supported by this run.
 """
 
 import argparse
