@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/installed
 KERNELS := $(wildcard src/lipspline/kernels/*.c src/lipspline/kernels/*.h)
 JOBS ?= 2
 
-.PHONY: demo test test-slow lint types check bench mutants fuzz hunt faults docs clean
+.PHONY: demo test test-slow lint types check bench mutants fuzz hunt faults matrix docs clean
 
 demo: $(INSTALLED)            ## reconstruct an MRI and a CT scan, with a report
 	$(BIN)/lipspline demo
@@ -39,6 +39,9 @@ faults: $(INSTALLED)          ## kill the program at every system call that writ
 hunt: $(INSTALLED)            ## certify 100,000 random and tampered networks, and look for one above its bound
 	$(BIN)/python tests/certification/hunt.py 100000
 	$(BIN)/python tests/certification/graph_hunt.py 100000
+
+matrix: $(INSTALLED)          ## the oldest and the newest torch on every Python that is here; says what could not be tried
+	$(BIN)/python tests/packaging/matrix.py
 
 docs: $(INSTALLED)            ## the site, in site/: runs the gallery; a warning is an error
 	$(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs site

@@ -110,3 +110,16 @@ def test_cross_entropy_at_temperature_one_is_torchs():
 def test_what_makes_no_sense_is_refused(call, sentence: str):
     with pytest.raises(ValueError, match=sentence):
         call()
+
+
+def test_the_ramp_counts_what_misses_the_margin_and_gives_up_on_the_rest():
+    """Narrow, it is 1 minus the certified accuracy. Hopeless logits have no gradient; the hinge gives them one."""
+    logits = torch.randn(200, 5, generator=torch.Generator().manual_seed(0)) * 3
+    labels = torch.arange(200) % 5
+    share = robust.certified_accuracy(logits, labels, 0.5)
+    assert float(robust.ramp_loss(logits, labels, margin=2**0.5 * 0.5, width=1e-4)) == pytest.approx(1 - share)
+    hopeless = torch.tensor([[-9.0, 9.0]], requires_grad=True)
+    (ramp,) = torch.autograd.grad(robust.ramp_loss(hopeless, torch.tensor([0])), hopeless)
+    (hinge,) = torch.autograd.grad(robust.multi_margin_loss(hopeless, torch.tensor([0])), hopeless)
+    assert float(ramp.abs().max()) < 1e-9
+    assert float(hinge.abs().max()) == 1

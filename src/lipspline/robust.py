@@ -20,6 +20,7 @@ __all__ = [
     "certified_radius",
     "hkr_loss",
     "multi_margin_loss",
+    "ramp_loss",
     "temperature_cross_entropy",
 ]
 
@@ -123,10 +124,34 @@ def multi_margin_loss(logits: Tensor, labels: Tensor, *, margin: float = 1.0) ->
         tensor(0.5000)
     """
     checks.positive("margin", margin)
+    return (margin - _margins(logits, labels)).clamp(min=0).mean()
+
+
+def ramp_loss(logits: Tensor, labels: Tensor, *, margin: float = 1.0, width: float = 0.5) -> Tensor:
+    r"""The share of inputs whose right logit misses `margin` over the largest other one, smoothed.
+
+    .. math:: E\, s((m - z_y + \max_{j \ne y} z_j) / w), \quad s(t) = 1 / (1 + e^{-t})
+
+    With `margin = sqrt(2) * epsilon` it is 1 minus the certified accuracy at `epsilon`, up to the smoothing: unlike
+    `multi_margin_loss` it gives up on inputs that are far from their margin, for the sake of those that are near. It
+    is not convex and forgets whole classes at the start of a training: begin with `multi_margin_loss`.
+
+    Args:
+        width: w; the smaller, the nearer to counting.
+
+    Example:
+        >>> ramp_loss(torch.tensor([[3.0, 2.0, 0.0]]), torch.tensor([0]))
+        tensor(0.5000)
+    """
+    checks.positive("width", width)
+    return torch.sigmoid((checks.positive("margin", margin) - _margins(logits, labels)) / width).mean()
+
+
+def _margins(logits: Tensor, labels: Tensor) -> Tensor:
+    """The right logit minus the largest other one, (B,)."""
     _check_logits(logits)
     right = logits.gather(1, labels[:, None]).squeeze(1)
-    others = logits.scatter(1, labels[:, None], -torch.inf).amax(dim=1)
-    return (margin - right + others).clamp(min=0).mean()
+    return right - logits.scatter(1, labels[:, None], -torch.inf).amax(dim=1)
 
 
 def temperature_cross_entropy(logits: Tensor, labels: Tensor, *, temperature: float = 10.0) -> Tensor:

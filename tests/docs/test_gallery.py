@@ -1,8 +1,13 @@
 """Every script of the gallery runs, and a page shows what its script says, prints and draws."""
 
+import json
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SCRIPTS = sorted((DOCS / "gallery").glob("*.py"))
@@ -55,3 +60,24 @@ def test_an_error_in_a_script_keeps_its_line(tmp_path: Path, gallery_cells):
 def test_a_script_without_cells_is_refused(gallery_cells):
     with pytest.raises(ValueError, match="must begin with a line '# %%'"):
         gallery_cells.cells("print(1)\n")
+
+
+def test_the_notebooks_have_the_cells_of_the_scripts():
+    """`python docs/notebooks.py` writes them; each is a notebook of format 4.5 whose code is Python."""
+    done = subprocess.run([sys.executable, DOCS / "notebooks.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for script in SCRIPTS:
+        notebook = json.loads((DOCS / "notebooks" / f"{script.stem}.ipynb").read_text())
+        assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+        first, *rest = notebook["cells"]
+        assert "%pip install" in "".join(first["source"])
+        code = ["".join(cell["source"]) for cell in rest if cell["cell_type"] == "code"]
+        compile("\n".join(code), script.name, "exec")
+        assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+
+
+def test_read_the_docs_builds_what_is_there():
+    settings = yaml.safe_load((DOCS.parent / ".readthedocs.yaml").read_text())
+    assert (DOCS.parent / settings["sphinx"]["configuration"]).is_file()
+    extras = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(settings["python"]["install"][0]["extra_requirements"]) <= set(extras)

@@ -5,12 +5,23 @@ import torch
 from torch import nn
 
 import lipspline as ls
-from lipspline.nn import Centering, ConvexPotential, L2NormPool2d, LinearSpline
+from lipspline.nn import (
+    Centering,
+    ConvexPotential,
+    InvertibleDownsampling,
+    InvertibleUpsampling,
+    L2NormPool2d,
+    LinearSpline,
+    SampleUnshuffle,
+)
 
 BLOCKS = {
     "potential": lambda: (ConvexPotential(4, 6), (4,)),
     "potential of relu": lambda: (ConvexPotential(4, 3, nn.ReLU()), (4,)),
     "potential of images": lambda: (ConvexPotential(2, 3), (2, 3, 3)),
+    "potential of convolutions": lambda: (ConvexPotential(2, 3, kernel=3), (2, 4, 4)),
+    "downsampling": lambda: (InvertibleDownsampling(2), (2, 4, 4)),
+    "upsampling of volumes": lambda: (InvertibleUpsampling(2, axes=3), (8, 2, 1, 2)),
     "centering": lambda: (Centering(1), (5,)),
     "centering of images": lambda: (Centering(2, 3), (2, 3, 3)),
     "length of squares": lambda: (L2NormPool2d(2), (2, 4, 4)),
@@ -58,6 +69,34 @@ def test_slopes_outside_the_unit_interval_are_certified_as_they_are(slope):
     assert steepest(block, (2,)) == pytest.approx(upper, rel=1e-4)
 
 
+def test_the_potential_of_convolutions_is_the_dense_one_of_their_matrix():
+    """x - 2 WᵀT⁻¹σ(Wx + b) with the matrix of the zero-padded convolution; T dominates WWᵀ."""
+    torch.manual_seed(0)
+    block = ConvexPotential(2, 3, nn.ReLU(), kernel=3).double()
+    with torch.no_grad():
+        block.bias.normal_()
+        block.log_q.normal_(std=0.3)
+        basis = torch.eye(2 * 16, dtype=torch.float64).reshape(-1, 2, 4, 4)
+        w = nn.functional.conv2d(basis, block.weight, padding=1).flatten(1).mT
+        t, b = block.diagonal().repeat_interleave(16), block.bias.repeat_interleave(16)
+        x = torch.randn(5, 2, 4, 4, dtype=torch.float64)
+        expected = x.flatten(1) - 2 * ((x.flatten(1) @ w.mT + b).relu() / t) @ w
+        torch.testing.assert_close(block(x).flatten(1), expected)
+        assert float(torch.linalg.eigvalsh(torch.diag(t) - w @ w.mT).min()) >= -1e-12
+
+
+def test_resampling_orders_channels_as_torch_does_and_can_be_inverted():
+    x = torch.randn(2, 3, 4, 6)
+    assert torch.equal(InvertibleDownsampling(2)(x), nn.PixelUnshuffle(2)(x))
+    assert torch.equal(InvertibleDownsampling(2, axes=1)(x[..., 0, :]), SampleUnshuffle(2)(x[..., 0, :]))
+    y = torch.randn(2, 18, 2, 5)
+    assert torch.equal(InvertibleUpsampling(3)(y), nn.PixelShuffle(3)(y))
+    volume = torch.randn(1, 2, 6, 3, 9)
+    down = InvertibleDownsampling(3, axes=3)(volume)
+    assert down.shape == (1, 54, 2, 1, 3)
+    assert torch.equal(InvertibleUpsampling(3, axes=3)(down), volume)
+
+
 def test_potentials_train_and_are_exported():
     torch.manual_seed(0)
     model = nn.Sequential(ls.nn.linear(3, 4), ConvexPotential(4, 8), ConvexPotential(4, 8), ls.nn.linear(4, 2))
@@ -93,6 +132,12 @@ def test_traced_modules_know_the_rule_of_the_block():
         (lambda: L2NormPool2d(2)(torch.zeros(1, 1, 3, 4)), "Pad or crop"),
         (lambda: ls.certify(ConvexPotential(2, 2, nn.Tanh())), "no rule inside a ConvexPotential"),
         (lambda: ls.nn.conv_transpose2d(2, 2, 4), "odd kernel"),
+        (lambda: ConvexPotential(2, 2, kernel=2), "odd kernel"),
+        (lambda: ls.nn.conv2d(3, 4, 3, groups=2), "Every group has as many channels"),
+        (lambda: ls.nn.conv2d(4, 4, 3, groups=2, constraint="spectral"), "needs constraint='orthogonal'"),
+        (lambda: ls.nn.conv2d(4, 4, 3, constraint="aol", method="qr"), "Leave method out"),
+        (lambda: InvertibleDownsampling(2)(torch.zeros(1, 1, 3, 4)), "Pad or crop"),
+        (lambda: InvertibleUpsampling(2)(torch.zeros(1, 6, 3, 4)), "Give more channels"),
     ],
 )
 def test_errors_say_what_to_do(call, sentence: str):

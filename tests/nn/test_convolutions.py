@@ -32,6 +32,11 @@ LAYERS = {
     "conv3d": lambda: conv3d(3, 4, 3),
     "conv3d spectral": lambda: conv3d(2, 3, 2, constraint="spectral"),
     "conv2d transposed": lambda: conv_transpose2d(4, 6, 3),
+    "conv2d groups": lambda: conv2d(4, 6, 3, groups=2),
+    "conv2d depthwise": lambda: conv2d(3, 3, 3, groups=3),
+    "conv1d groups": lambda: conv1d(6, 4, 3, groups=2, padding_mode="circular"),
+    "conv2d transposed groups": lambda: conv_transpose2d(4, 6, 3, groups=2),
+    "conv3d strided": lambda: conv3d(1, 8, 2, stride=2),
     "conv2d strided": lambda: conv2d(2, 6, 3, stride=2),
     "conv1d strided": lambda: conv1d(2, 6, 3, stride=2),
 }
@@ -45,17 +50,18 @@ def convolution(layer: nn.Module) -> nn.Module:
 
 def inputs(name: str, batch: int = 3) -> Tensor:
     layer = LAYERS[name]()
-    channels = convolution(layer).weight.shape[0 if name == "conv2d transposed" else 1]
-    if name == "conv2d strided":
-        channels //= 4
-    if name == "conv1d strided":
-        channels //= 2
+    plain = convolution(layer)
+    channels = getattr(plain, "in_channels", plain.weight.shape[1])
+    if name.endswith("strided"):
+        channels //= 2 ** (plain.weight.ndim - 2)
     return torch.randn(batch, channels, *[8] * (convolution(layer).weight.ndim - 2))
 
 
 def upper(layer: nn.Module) -> float:
     weight = convolution(layer).weight
-    return (spectral_norm_upper if weight.ndim == 2 else conv_norm_upper)(weight)
+    if weight.ndim == 2:
+        return spectral_norm_upper(weight)
+    return conv_norm_upper(weight, groups=convolution(layer).groups)
 
 
 @layers
@@ -105,6 +111,91 @@ def test_circular_orthogonal_convolutions_are_isometries_or_their_adjoints(build
     assert w.shape == (c_out * math.prod(size), c_in * math.prod(size))
     gram = w.mT @ w if c_out >= c_in else w @ w.mT
     torch.testing.assert_close(gram, 4 * torch.eye(len(gram), dtype=torch.float64), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("c_in", "c_out", "groups"), [(4, 4, 2), (2, 6, 2), (6, 3, 3), (3, 3, 3)])
+@pytest.mark.parametrize("build", [conv1d, conv2d, conv3d])
+def test_grouped_orthogonal_convolutions_are_isometries_group_by_group(build, c_in, c_out, groups):
+    """The dense matrix: orthonormal columns or rows, and zero between groups."""
+    layer = build(c_in, c_out, 3, groups=groups, padding_mode="circular", lipschitz=2.0).double()
+    size = {conv1d: (5,), conv2d: (4, 3), conv3d: (3, 3, 3)}[build]
+    pixels = math.prod(size)
+    basis = torch.eye(c_in * pixels, dtype=torch.float64).reshape(-1, c_in, *size)
+    w = layer(basis).flatten(1).mT
+    gram = w.mT @ w if c_out >= c_in else w @ w.mT
+    torch.testing.assert_close(gram, 4 * torch.eye(len(gram), dtype=torch.float64), atol=1e-5, rtol=0)
+    blocks = w.reshape(groups, len(w) // groups, groups, -1).abs().amax(dim=(1, 3))
+    assert torch.equal(blocks > 1e-9, torch.eye(groups, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_strided_convolution_of_volumes_is_an_isometry(groups):
+    layer = conv3d(2, 16, 3, stride=2, groups=groups, padding_mode="circular")
+    x = torch.randn(2, 2, 6, 4, 8)
+    y = layer(x)
+    assert y.shape == (2, 16, 3, 2, 4)
+    torch.testing.assert_close(y.norm(), x.norm(), rtol=1e-5, atol=0)
+
+
+def test_a_grouped_kernel_can_be_assigned():
+    layer, other = (conv2d(8, 8, 3, groups=2) for _ in range(2))
+    with torch.no_grad():
+        layer.weight = other.weight
+    torch.testing.assert_close(layer.weight, other.weight, atol=1e-4, rtol=0)
+
+
+AOL = {
+    "dense": lambda: (linear(6, 4, constraint="aol"), (6,)),
+    "tall": lambda: (linear(3, 5, constraint="aol", init="kaiming"), (3,)),
+    "signals": lambda: (conv1d(2, 3, 3, constraint="aol", padding_mode="circular"), (2, 9)),
+    "images": lambda: (conv2d(2, 3, 3, constraint="aol", init="kaiming", padding_mode="circular"), (2, 7, 7)),
+    "fewer": lambda: (conv2d(4, 2, 3, constraint="aol", init="kaiming", padding_mode="circular"), (4, 7, 7)),
+    "volumes": lambda: (conv3d(1, 2, 2, constraint="aol", init="kaiming", padding_mode="circular"), (1, 4, 4, 4)),
+    "transposed": lambda: (conv_transpose2d(3, 2, 3, constraint="aol", init="kaiming"), (3, 6, 6)),
+}
+
+
+@pytest.mark.parametrize("name", AOL)
+def test_almost_orthogonal_layers_have_at_most_the_constant_also_after_training(name):
+    """The dense matrix has it too, and its columns are divided by what the definition says."""
+    torch.manual_seed(0)
+    layer, shape = AOL[name]()
+    x, optimizer = torch.randn(4, *shape), torch.optim.Adam(layer.parameters(), lr=0.05)
+    target = torch.randn_like(layer(x))
+    for _ in range(20):
+        optimizer.zero_grad()
+        (layer(x) - target).square().mean().backward()
+        optimizer.step()
+    layer.eval()
+    bound = upper(layer)
+    assert 0.3 < bound <= 1 + 1e-6
+    with torch.no_grad():
+        basis = torch.eye(math.prod(shape)).reshape(-1, *shape)
+        dense = (layer(basis) - layer(torch.zeros(1, *shape))).flatten(1).double()
+    assert float(torch.linalg.matrix_norm(dense, ord=2)) == pytest.approx(bound, rel=0.1)
+    assert float(torch.linalg.matrix_norm(dense, ord=2)) <= bound * (1 + 1e-5)
+
+
+def test_the_divisors_of_aol_are_the_sums_of_the_absolute_gram_matrix():
+    """Against the dense matrix of a circular convolution, entry by entry."""
+    layer = conv2d(2, 3, 3, constraint="aol", init="kaiming", padding_mode="circular", bias=False).double()
+    raw = layer.parametrizations.weight.original.detach()
+    plain = nn.Conv2d(2, 3, 3, padding="same", padding_mode="circular", bias=False).double()
+    with torch.no_grad():
+        plain.weight.copy_(raw)
+        dense = plain(torch.eye(2 * 49, dtype=torch.float64).reshape(-1, 2, 7, 7)).flatten(1).mT
+    sums = (dense.mT @ dense).abs().sum(1).reshape(2, 49)
+    torch.testing.assert_close(sums, sums[:, :1].expand_as(sums))
+    torch.testing.assert_close(layer.weight, raw / sums[:, 0].sqrt()[None, :, None, None])
+
+
+@pytest.mark.parametrize("name", AOL)
+def test_what_aol_gives_can_be_assigned_to_it(name):
+    torch.manual_seed(1)
+    (layer, _), (other, _) = AOL[name](), AOL[name]()
+    with torch.no_grad():
+        layer.weight = other.weight
+    torch.testing.assert_close(layer.weight, other.weight, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
@@ -288,7 +379,7 @@ def test_double_backward_through_a_layer(method):
         (lambda: linear(3, 2.0), "n_out must be an integer, but is 2.0"),
         (
             lambda: linear(3, 2, constraint="orthogonal"),
-            "constraint must be one of 'orthonormal', 'spectral', but is 'o",
+            "constraint must be one of 'orthonormal', 'spectral', 'aol', but is 'o",
         ),
         (lambda: linear(3, 2, init="zeros"), "init must be one of 'orthogonal', 'kaiming', 'identity', but is 'zeros'"),
         (lambda: linear(3, 2, method="svd"), "method must be one of 'qr', 'cayley', 'polar', 'bjorck', but is 'svd'"),

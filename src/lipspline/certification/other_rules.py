@@ -12,11 +12,18 @@ from lipspline.certification.functions import HARMLESS_THRESHOLD
 from lipspline.certification.inspection import axes_of, number_of, sizes_of, weight_of
 from lipspline.certification.linear_rules import adaptive_pool_upper
 from lipspline.certification.proof import Bound, layer_bound, register_rule
+from lipspline.functional.convolutions import conv_norm_upper
 from lipspline.functional.knots import FreeKnots, intercepts
 from lipspline.functional.matrices import spectral_norm_upper
 from lipspline.functional.spline import region_tables
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
-from lipspline.nn.blocks import Centering, ConvexPotential, L2NormPool2d
+from lipspline.nn.blocks import (
+    Centering,
+    ConvexPotential,
+    InvertibleDownsampling,
+    InvertibleUpsampling,
+    L2NormPool2d,
+)
 from lipspline.nn.convolutions import SampleUnshuffle
 from lipspline.nn.inference import FoldedSpline, FreeKnotSpline
 from lipspline.nn.spline import LinearSpline
@@ -83,7 +90,9 @@ def _shortens(_: nn.Module) -> Bound:
 def _convex_potential(layer: ConvexPotential) -> Bound:
     """The Jacobian is I - 2 AᵀDA, A = T^(-1/2) W, with the slopes of the activation on the diagonal of D."""
     low, high = _slopes_of(layer.activation)
-    square = spectral_norm_upper(weight_of(layer, "weight").double() / layer.diagonal().double().sqrt()[:, None]) ** 2
+    weight = weight_of(layer, "weight").double()
+    scaled = weight / layer.diagonal().double().sqrt().reshape(-1, *[1] * (weight.ndim - 1))
+    square = (spectral_norm_upper if weight.ndim == 2 else conv_norm_upper)(scaled) ** 2
     square *= 1 + 1e-14
     upper = max(1 + 2 * max(0.0, -low) * square, 2 * max(high, 0.0) * square - 1)
     return (upper * (1 + 1e-15) if upper != 1 else 1.0), f"symmetric residual, slopes in [{low:.3g}, {high:.3g}]"
@@ -171,6 +180,7 @@ def _leaky_relu(layer: nn.LeakyReLU) -> Bound:
 
 
 @register_rule(nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, SampleUnshuffle)
+@register_rule(InvertibleDownsampling, InvertibleUpsampling)
 @register_rule(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 def _rearrangement(_: nn.Module) -> Bound:
     return 1.0, "keeps distances"

@@ -21,7 +21,7 @@ from lipspline import kernels
 from lipspline._infra.memory import keep_memory
 from lipspline._infra.progress import bars
 from lipspline.certification import estimate_lower
-from lipspline.cli.program import Json, Seed, Threads, err, out, show, start
+from lipspline.cli.program import Device, Json, Seed, Threads, err, out, show, start
 from lipspline.formats.output import Output, versions
 from lipspline.imaging.denoise import denoise_file
 
@@ -51,9 +51,10 @@ def denoise(
     json: Json = False,
     seed: Seed = 0,
     threads: Threads = 0,
+    device: Device = "auto",
 ) -> None:
     """Remove white noise from images; bit depth, range, colour and transparency stay as they are."""
-    start(seed, threads)
+    start(seed, threads, device)
     keep_memory()
     options = {"noise": _level(noise), "model": model, "white": white, "black": black, "force": force}
     results = []
@@ -112,11 +113,12 @@ def demo(
     json: Json = False,
     seed: Seed = 0,
     threads: Threads = 0,
+    device: Device = "auto",
 ) -> None:
     """Reconstruct an MRI and a CT scan, simulated from images that need no download; print a table, write a report."""
     from lipspline.imaging.demo import compare, demo_scans
 
-    start(seed, threads)
+    start(seed, threads, device)
     keep_memory()
     output = Output(folder / "report.html")
     with output.open(force=True):
@@ -179,11 +181,12 @@ def verify(
     json: Json = False,
     seed: Seed = 0,
     threads: Threads = 0,
+    device: Device = "auto",
 ) -> None:
     """Check that a result is the one its certificate OUT.json was written for; exit code 0 only if nothing fails."""
     from lipspline.imaging.verify import verify as verified
 
-    start(seed, threads)
+    start(seed, threads, device, only="proofs are computed on the processor, in double precision")
     found = verified(output)
     show(found.document(), str(found), json)
     if not found.holds:
@@ -195,12 +198,13 @@ def bench(
     json: Json = False,
     seed: Seed = 0,
     threads: Threads = 0,
+    device: Device = "auto",
 ) -> None:
     """Measure side by side: this library, plain torch, and the textbook formulas. Ratios of medians, interleaved."""
     from lipspline._infra import checks
     from lipspline.benchmarks.suites import SUITES
 
-    start(seed, threads)
+    start(seed, threads, device, only="the costs are those of the processor")
     names = [checks.one_of("suite", name, SUITES) for name in suites or SUITES]
     header = {"kernels": kernels.active(), "torch": torch.__version__, "threads": torch.get_num_threads()}
     if not json:
@@ -225,11 +229,12 @@ def lab(
     ] = None,
     seed: Seed = 0,
     threads: Threads = 0,
+    device: Device = "auto",
 ) -> None:
     """Try reconstructions in the browser, live: choose, run, watch, and see what is proven. For this machine only."""
     from lipspline.lab.server import serve
 
-    start(seed, threads)
+    start(seed, threads, device, only="the lab computes on the processor")
     keep_memory()
     serve(port, weights or [], lambda address: err.print(f"The lab is open at {address} (Ctrl-C closes it)."))
 
@@ -239,11 +244,12 @@ def inspect(
     json: Json = False,
     seed: Seed = 0,
     threads: Threads = 0,
+    device: Device = "auto",
 ) -> None:
     """Say what a file is, what was recognised in it, what would be done and what is missing; exit code 1 if nothing."""
     from lipspline.imaging.inspection import inspect_file
 
-    start(seed, threads)
+    start(seed, threads, device, only="files are read on the processor")
     found = inspect_file(source)
     show(jsonlib.loads(_options(jsonlib.dumps(found.document()))), _options(str(found)), json)
     if not found.findings:
@@ -267,12 +273,13 @@ def certify(
     json: Json = False,
     seed: Seed = 0,
     threads: Threads = 0,
+    device: Device = "auto",
 ) -> None:
     """Prove a Lipschitz bound of a network, layer by layer; exit code 0 only if the asked constant is proved.
 
     With `module.py:function` that file is run, and the function, without arguments, must return the module.
     """
-    start(seed, threads)
+    start(seed, threads, device, only="proofs are computed on the processor, in double precision")
     sizes = _sizes(shape)
     if weights.endswith(".onnx"):
         from lipspline.networks.onnx_module import from_onnx

@@ -15,11 +15,15 @@ from rich.console import Console
 
 import lipspline
 from lipspline import kernels
+from lipspline._infra import devices
 from lipspline.formats.validation import FileError
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
 Threads = Annotated[int, typer.Option(help="Threads to use; 0 leaves torch's choice.", min=0)]
+Device = Annotated[
+    str, typer.Option(help="Where to compute: auto (CUDA where torch finds it and the command can), cpu, cuda or mps.")
+]
 DataFolder = Annotated[Path | None, typer.Option(help="The data folder; LIPSPLINE_DATA if not given.")]
 OutFolder = Annotated[Path, typer.Option(help="Holds runs/ (to go on after a stop) and results/.")]
 ScaleOption = Annotated[
@@ -27,8 +31,15 @@ ScaleOption = Annotated[
 ]
 
 
-def start(seed: int, threads: int) -> None:
-    """Seed everything random, and set the number of threads; 0 leaves torch's choice."""
+def start(seed: int, threads: int, device: str, *, only: str = "") -> None:
+    """Seed everything random, set the number of threads (0 leaves torch's choice) and the device.
+
+    Args:
+        only: why the command computes on the processor alone, if it does.
+    """
+    if only and devices.find(device).type != "cpu" and device != "auto":
+        raise ValueError(f"device is {device!r}, but {only}. Leave device= out.")
+    devices.use("cpu" if only else device)
     torch.manual_seed(seed)
     if threads:
         torch.set_num_threads(threads)

@@ -11,7 +11,7 @@ import typer
 from lipspline._infra import ranks
 from lipspline._infra.memory import keep_memory
 from lipspline._infra.progress import Bars, Pace, bars
-from lipspline.cli.program import Json, Seed, Threads, err, show, start
+from lipspline.cli.program import Device, Json, Seed, Threads, err, show, start
 from lipspline.formats.output import Output, writer
 from lipspline.imaging.coils import Phase, Unknown, Whiten
 from lipspline.imaging.problem import Iteration
@@ -93,12 +93,13 @@ def mri(
     json: Json = False,
     seed: Seed = 0,
     threads: Threads = 0,
+    device: Device = "auto",
 ) -> None:
     """Reconstruct MRI slices from k-space (fastMRI or ISMRMRD HDF5, BART .cfl, npy, npz), or from simulated k-space.
 
     --mask or --acceleration thin out what was measured, and the result is compared with what all of it gives.
     """
-    start(seed, threads)
+    start(seed, threads, device)
     request = Request(
         data=source,
         acquisition=ScannerMRI(
@@ -175,12 +176,13 @@ def ct(
     json: Json = False,
     seed: Seed = 0,
     threads: Threads = 0,
+    device: Device = "auto",
 ) -> None:
     """Reconstruct CT slices from sinograms or counts of parallel beams or fans, or from simulated sinograms.
 
     IN: npy, npz, HDF5, Data Exchange, TIFF, MATLAB (Helsinki), a folder, or a pattern in quotes such as 'scan/*.tif'.
     """
-    start(seed, threads)
+    start(seed, threads, device)
     request = Request(
         data=source,
         acquisition=ScannerCT(

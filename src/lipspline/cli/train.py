@@ -10,7 +10,7 @@ import torch
 import typer
 
 from lipspline._infra.memory import keep_memory
-from lipspline.cli.program import DataFolder, Json, OutFolder, ScaleOption, Seed, Threads, err, out, show, start
+from lipspline.cli.program import DataFolder, Device, Json, OutFolder, ScaleOption, Seed, Threads, err, out, show, start
 
 HOUR = 60.0  # minutes
 
@@ -21,6 +21,9 @@ class _OwnJob:
 
     name: str
     steps: int
+
+
+RECIPES = "recipes are computed on the processor"
 
 
 def train(
@@ -42,19 +45,21 @@ def train(
     json: Json = False,
     seed: Seed = 0,
     threads: Threads = 0,
+    device: Device = "auto",
 ) -> None:
     """Train a denoiser on a folder of your images, or one configuration of a recipe; started again it goes on.
 
     A recipe is trained at the scale laptop, which gives what ships, and with it what it starts from. Where tensorboard
     is installed, the folder of its training can be watched with it. Under torchrun all processes train together.
     """
-    start(seed, threads)
+    start(seed, threads, device)
     keep_memory()
     if Path(what).is_dir():
         _reject(f"{what} is a folder of images", job=job, scale=scale, show=whole or None, data=data)
         _own_images(Path(what), noise, output, steps, seed, json)
         return
     _reject(f"{what} is a recipe, not a folder", noise=noise, steps=steps)
+    start(seed, threads, device, only=RECIPES)
     if whole:
         _show_recipe(what, json)
         return
@@ -182,13 +187,14 @@ def reproduce(
     json: Json = False,
     seed: Seed = 0,
     threads: Threads = 0,
+    device: Device = "auto",
 ) -> None:
     """Run an experiment of the paper, and set our numbers beside the published ones; started again it goes on."""
     from lipspline.paper import recipe as recipes
     from lipspline.paper.run import Run, minutes_left, progress
     from lipspline.paper.run import reproduce as reproduce_run
 
-    start(seed, threads)
+    start(seed, threads, device, only=RECIPES)
     keep_memory()
     if list_ or recipe is None:
         show(recipes.listing(), recipes.listing_text(), json)

@@ -213,6 +213,28 @@ def conv_norms_upper(kernels: Tensor, axes: int) -> Tensor:
     return torch.tensor(bounds, dtype=torch.float64, device=kernels.device).reshape(kernels.shape[:split])
 
 
+def absolute_gram(kernel: Tensor) -> Tensor:
+    r"""The absolute entries of :math:`W^T W`, summed over the shifts between pixels (Prach and Lampert, 2022).
+
+    Its row sums bound the squared norm of the operator W from above (Gershgorin).
+
+    Args:
+        kernel: (c_out, c_in, *k) of a convolution, or a matrix (m, n).
+
+    Returns:
+        (c_in, c_in), symmetric.
+
+    Example:
+        >>> absolute_gram(torch.tensor([[[1.0, -2.0]]]))  # 1 + 4 at the shift 0, and -2 at the shifts 1 and -1
+        tensor([[9.]])
+    """
+    if kernel.ndim == 2:
+        return (kernel.mT @ kernel).abs()
+    columns = kernel.transpose(0, 1)
+    correlate = (F.conv1d, F.conv2d, F.conv3d)[kernel.ndim - 3]
+    return correlate(columns, columns, padding=[k - 1 for k in kernel.shape[2:]]).abs().flatten(2).sum(2)
+
+
 def _per_axis(name: str, value: int | Sequence[int], axes: int) -> tuple[int, ...]:
     values = (value,) * axes if isinstance(value, int) else tuple(value)
     return tuple(checks.at_least(name, v, 1) for v in values)

@@ -6,6 +6,7 @@ from functools import partial
 from math import ceil, sqrt
 from typing import Any
 
+from lipspline._infra import devices
 from lipspline.formats.builtin import head, shepp_logan
 from lipspline.formats.volume import Volume
 from lipspline.imaging.ct import SimulatedCT
@@ -73,7 +74,7 @@ def demo_scans(size: int = 256) -> dict[str, Scan]:
 
 def compare(title: str, scan: Scan, watch: Watch) -> Comparison:
     """Solve the first slice of a scan with each prior, and disturb the data for the last one."""
-    problem = scan.problem(0)
+    problem = scan.problem(0).to(devices.current())
     strengths = [choose(name, "auto", "auto", problem) for name in COMPARED]
     solved = []
     for one in strengths:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lipspline._infra import checks
+from lipspline._infra import checks, devices
 from lipspline.certification import certify
 from lipspline.formats import ct, dicom, nifti, pictures
 from lipspline.formats.output import Image, Output, versions, writer
@@ -200,10 +200,10 @@ def _read_volume(source: Path, target: Path, white: float | None, black: float |
 def _by_energy(prior: Prior, level: float, planes: Tensor, watch: Watch) -> _Clean:
     """The minimisers of ½‖x - y‖² + λR(x)."""
     assert isinstance(prior, EnergyPrior)
-    energy, weight, result = prior.at(level), prior.strength(level), torch.empty_like(planes)
+    energy, weight, result = prior.at(level).to(devices.current()), prior.strength(level), torch.empty_like(planes)
     identity, lipschitz, distance = Identity((1, *planes.shape[-2:])), 0.0, 0.0
     for index, plane in enumerate(planes.split(1)):
-        solution = minimize(plane, identity, energy, weight, tol=TOL)
+        solution = minimize(plane.to(devices.current()), identity, energy, weight, tol=TOL)
         certificate, result[index] = solution.certificate, solution.value[0]
         stability = certificate.image_stability
         constant = None if stability is None else stability.constant
@@ -216,11 +216,11 @@ def _by_energy(prior: Prior, level: float, planes: Tensor, watch: Watch) -> _Cle
 @torch.no_grad()
 def _by_network(prior: Prior, level: float, planes: Tensor, watch: Watch) -> _Clean:
     """The denoised planes, one by one and tile by tile."""
-    network, result = prior.at(level), torch.empty_like(planes)
+    network, result = prior.at(level).to(devices.current()), torch.empty_like(planes)
     for index, plane in enumerate(planes.split(1)):
         result[index] = apply_tiled(
             network,
-            plane,
+            plane.to(devices.current()),
             TILE,
             lambda done, total, before=index: watch(before * total + done, len(planes) * total),
         )[0]

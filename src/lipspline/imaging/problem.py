@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -57,6 +57,12 @@ class Problem:
     """How far a strength on trial is solved: tolerance, most steps. An H that enlarges few images much needs more."""
     phase: Tensor | None = None
     """Complex numbers `(H, W)` of modulus 1 that H multiplies x by, so that x is nearly real."""
+
+    def to(self, device: torch.device) -> "Problem":
+        """The same problem on a device."""
+        tensors = {name: getattr(self, name) for name in ("y", "direct", "truth", "start", "phase")}
+        moved = {name: None if tensor is None else tensor.to(device) for name, tensor in tensors.items()}
+        return replace(self, H=self.H.to(device), **moved)
 
     def image(self, x: Tensor) -> Tensor:
         """The wanted part `(h, w)` of an x, still in its scale, with its phase."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import lipspline
-from lipspline._infra import checks
+from lipspline._infra import checks, devices
 from lipspline._infra.files import write_whole
 from lipspline.formats.output import PAGE, Image, Output, versions, writer
 from lipspline.formats.volume import LazyVolume, Stack, Volume
@@ -293,6 +293,7 @@ def carry_out(
     """
     scan = request.acquisition.scan(request.data, request.slices) if scan is None else scan
     number, central = central_problem(scan)
+    central = central.to(devices.current())
     factor = 1.0 if request.strength == "auto" else request.strength
     strength = choose(request.prior, request.noise, request.beta, central, factor, max_steps=request.max_steps)
     kept = None if cache is None else SliceCache(cache, _settings(request, scan, strength))
@@ -318,7 +319,7 @@ def _solve(
 ) -> Slice:
     begin, number = time.perf_counter(), request.first + i
     try:
-        problem = scan.problem(i) if problem is None else problem
+        problem = scan.problem(i).to(devices.current()) if problem is None else problem
     except EmptySlice as empty:
         nothing = SliceImages(empty.image, empty.image, None)
         return Slice(number, nothing, 1.0, 0.0, {}, {}, DataMisfit(0.0, 0.0), None, None, 0.0)
@@ -328,7 +329,11 @@ def _solve(
     )
     return Slice(
         number,
-        SliceImages(problem.image(solution.value), problem.image(problem.direct), problem.truth),
+        SliceImages(
+            problem.image(solution.value).cpu(),
+            problem.image(problem.direct).cpu(),
+            None if problem.truth is None else problem.truth.cpu(),
+        ),
         problem.scale,
         problem.noise,
         problem.quality(solution.value),

@@ -164,14 +164,14 @@ def _choose_energy(
     data_noise = max(problem.noise, QUIET * norm)
     automatic = min(max(255 * ABOVE * data_noise / norm, ENERGY_NOISES[0]), ENERGY_NOISES[1])
     level = automatic if noise == "auto" else checks.positive("noise", noise)
-    served, weight = found.at(level), found.strength(level, 255 * data_noise)
+    served, weight = found.at(level).to(problem.y.device), found.strength(level, 255 * data_noise)
     best = None
     if max_steps:
         trial, first = served, weight
         if served.weak_convexity:  # a convex energy says as surely how much the data want, and is solved in few steps
             convex = resolve(CONVEX)
             assert isinstance(convex, EnergyPrior)
-            trial, first = convex.at(level), convex.strength(level, 255 * data_noise)
+            trial, first = convex.at(level).to(problem.y.device), convex.strength(level, 255 * data_noise)
         refined_weight = refined(trial, first, problem, max_steps, watch)
         best = None if refined_weight is None else weight * refined_weight / first
     chosen = _seen(problem) if best is None else f"{_seen(problem)}, then from measurements held out"
@@ -286,12 +286,12 @@ def _choose_denoiser(
         level = next(iter(found.levels), None)
         chosen = weight if weight or level is None else matching_beta(relative, level)
         assert chosen is not None
-        return Strength(
-            found, found.at(level, range=values), found.name, chosen, "given" if weight else words, level, values
-        )
+        served = found.at(level, range=values).to(problem.y.device)
+        return Strength(found, served, found.name, chosen, "given" if weight else words, level, values)
     level = automatic_level(found, relative, weight) if noise == "auto" else checks.positive("noise", noise)
     chosen = weight or matching_beta(relative, level)
-    return Strength(found, found.at(level, range=values), f"{found.name}-{level:.3g}", chosen, words, level, values)
+    served = found.at(level, range=values).to(problem.y.device)
+    return Strength(found, served, f"{found.name}-{level:.3g}", chosen, words, level, values)
 
 
 def _seen(problem: Problem) -> str:

@@ -7,7 +7,13 @@ formulas of their own: `combine` makes networks of networks, `fold` turns constr
 
 from lipspline.nn import activations
 from lipspline.nn.activations import *  # noqa: F403  a new activation names itself in its own file
-from lipspline.nn.blocks import Centering, ConvexPotential, L2NormPool2d
+from lipspline.nn.blocks import (
+    Centering,
+    ConvexPotential,
+    InvertibleDownsampling,
+    InvertibleUpsampling,
+    L2NormPool2d,
+)
 from lipspline.nn.combine import Averaged, Concatenated, Scaled, Sum
 from lipspline.nn.convolutions import SampleUnshuffle, conv1d, conv2d, conv3d, conv_transpose2d
 from lipspline.nn.inference import FoldedSpline, FreeKnotSpline
@@ -21,6 +27,8 @@ __all__ = [
     "ConvexPotential",
     "FoldedSpline",
     "FreeKnotSpline",
+    "InvertibleDownsampling",
+    "InvertibleUpsampling",
     "L2NormPool2d",
     "LinearSpline",
     "SampleUnshuffle",

@@ -1,6 +1,6 @@
 """Convolutions with a given Lipschitz constant: plain torch layers whose kernel is parametrized [lip_linear_layers]."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +15,12 @@ from lipspline.functional.convolutions import (
     conv_norms_upper,
 )
 from lipspline.functional.matrices import Method, orthonormalize
-from lipspline.nn.matrices import INITS, Constraint, Init, Orthonormal, Spectral, check_method
+from lipspline.nn.blocks import InvertibleDownsampling
+from lipspline.nn.matrices import INITS, AlmostOrthogonal, Constraint, Init, Orthonormal, Spectral, check_method
 
 PADDING_MODES = ("zeros", "circular")
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose2d
+Kind = Literal["orthogonal", "spectral", "aol"]
 
 
 class OrthogonalConvolution(Constraint):
@@ -27,15 +29,17 @@ class OrthogonalConvolution(Constraint):
     The raw parameters are `original0`, the matrix (c_out, c_in), and `original1`, the bases of the projections,
     (k-1, axes, n, n // 2) with n = max(c_out, c_in), where there are any; see
     `lipspline.functional.convolutions.bcop_kernel`. A weight that is assigned must be a product of such factors; see
-    `bcop_factors` there.
+    `bcop_factors` there. With groups each has factors of its own, along a dimension in front.
 
     Args:
         method: see `lipspline.functional.matrices.orthonormalize`.
         lipschitz: target constant.
+        groups: of the convolution.
     """
 
-    def __init__(self, method: Method = "qr", lipschitz: float = 1.0):
+    def __init__(self, method: Method = "qr", lipschitz: float = 1.0, groups: int = 1):
         super().__init__(lipschitz)
+        self.groups = groups
         self.matrix = Orthonormal(method)
         self.bases = Orthonormal(method)
         self._shape_of_bases = torch.Size()
@@ -43,10 +47,14 @@ class OrthogonalConvolution(Constraint):
     def weight(self, *raw: Tensor) -> Tensor:
         matrix, *bases = raw
         v = self.bases.weight(*bases) if bases else matrix.new_empty(self._shape_of_bases)
-        return bcop_kernel(self._scaled(self.matrix.weight(matrix)), v)
+        kernel = bcop_kernel(self._scaled(self.matrix.weight(matrix)), v)
+        return kernel if self.groups == 1 else kernel.flatten(0, 1)
 
     def raw(self, weight: Tensor) -> tuple[Tensor, ...]:
-        return self.raw_factors(*bcop_factors(weight / self.lipschitz))
+        if self.groups == 1:
+            return self.raw_factors(*bcop_factors(weight / self.lipschitz))
+        factors = [bcop_factors(kernel) for kernel in (weight / self.lipschitz).chunk(self.groups)]
+        return self.raw_factors(*(torch.stack(parts) for parts in zip(*factors, strict=True)))
 
     def raw_factors(self, matrix: Tensor, bases: Tensor) -> tuple[Tensor, ...]:
         """Raw parameters of the factors of a kernel; bases without entries (one tap, one channel) are none."""
@@ -90,8 +98,9 @@ def conv2d(
     kernel: int,
     *,
     bias: bool = True,
-    constraint: Literal["orthogonal", "spectral"] = "orthogonal",
+    constraint: Kind = "orthogonal",
     stride: int = 1,
+    groups: int = 1,
     padding_mode: Literal["zeros", "circular"] = "zeros",
     method: Method | None = None,
     init: Init = "orthogonal",
@@ -107,9 +116,11 @@ def conv2d(
         kernel: taps along each axis.
         bias: whether to add a learned bias, which starts at 0.
         constraint: `"orthogonal"`, the convolution of periodic images is an isometry (or the adjoint of one, if it
-            loses channels), or `"spectral"`, only its norm is `lipschitz`.
+            loses channels); `"spectral"`, only its norm is `lipschitz`; or `"aol"`, its norm is at most that, without
+            an iteration (`lipspline.nn.matrices.AlmostOrthogonal`).
         stride: above 1 the pixels of each stride x stride square first become channels (`nn.PixelUnshuffle`), so that
             the layer is an `nn.Sequential` and its kernel covers kernel * stride pixels.
+        groups: parts of the channels that do not see each other, each an orthogonal convolution of its own.
         padding_mode: `"zeros"` or `"circular"`; with zeros some energy is lost over the border.
         method: how to orthonormalize, see `lipspline.functional.matrices.orthonormalize`.
         init: a random orthogonal convolution; Kaiming's normal law (of the raw factors, if orthogonal, which is the
@@ -122,8 +133,9 @@ def conv2d(
         >>> torch.allclose((layer(x) - layer(torch.zeros_like(x))).norm(), x.norm(), rtol=1e-4)
         True
     """
-    _check_convolution(c_in, c_out, kernel, stride, constraint, padding_mode, method, init)
-    layer = nn.Conv2d(c_in * stride**2, c_out, kernel, padding="same", padding_mode=padding_mode, bias=bias)
+    _check_convolution(c_in, c_out, kernel, stride, groups, constraint, padding_mode, method, init)
+    options = {"padding": "same", "padding_mode": padding_mode, "bias": bias, "groups": groups}
+    layer = nn.Conv2d(c_in * stride**2, c_out, kernel, **options)
     _constrain(layer, constraint, method, init, lipschitz)
     return layer if stride == 1 else nn.Sequential(nn.PixelUnshuffle(stride), layer)
 
@@ -134,8 +146,9 @@ def conv1d(
     kernel: int,
     *,
     bias: bool = True,
-    constraint: Literal["orthogonal", "spectral"] = "orthogonal",
+    constraint: Kind = "orthogonal",
     stride: int = 1,
+    groups: int = 1,
     padding_mode: Literal["zeros", "circular"] = "zeros",
     method: Method | None = None,
     init: Init = "orthogonal",
@@ -149,8 +162,9 @@ def conv1d(
         >>> conv1d(2, 6, 5, stride=2)(torch.randn(1, 2, 32)).shape
         torch.Size([1, 6, 16])
     """
-    _check_convolution(c_in, c_out, kernel, stride, constraint, padding_mode, method, init)
-    layer = nn.Conv1d(c_in * stride, c_out, kernel, padding="same", padding_mode=padding_mode, bias=bias)
+    _check_convolution(c_in, c_out, kernel, stride, groups, constraint, padding_mode, method, init)
+    options = {"padding": "same", "padding_mode": padding_mode, "bias": bias, "groups": groups}
+    layer = nn.Conv1d(c_in * stride, c_out, kernel, **options)
     _constrain(layer, constraint, method, init, lipschitz)
     return layer if stride == 1 else nn.Sequential(SampleUnshuffle(stride), layer)
 
@@ -161,24 +175,27 @@ def conv3d(
     kernel: int,
     *,
     bias: bool = True,
-    constraint: Literal["orthogonal", "spectral"] = "orthogonal",
+    constraint: Kind = "orthogonal",
+    stride: int = 1,
+    groups: int = 1,
     padding_mode: Literal["zeros", "circular"] = "zeros",
     method: Method | None = None,
     init: Init = "orthogonal",
     lipschitz: float = 1.0,
-) -> nn.Conv3d:
+) -> nn.Conv3d | nn.Sequential:
     """A convolution of volumes with Lipschitz constant `lipschitz`: an `nn.Conv3d`, parametrized [lip_linear_layers].
 
-    The arguments are those of `conv2d`, without a stride.
+    The arguments are those of `conv2d`; a stride makes channels of neighbouring voxels (`InvertibleDownsampling`).
 
     Example:
-        >>> conv3d(2, 4, 3)(torch.randn(1, 2, 6, 6, 6)).shape
-        torch.Size([1, 4, 6, 6, 6])
+        >>> conv3d(2, 4, 3, stride=2)(torch.randn(1, 2, 6, 6, 6)).shape
+        torch.Size([1, 4, 3, 3, 3])
     """
-    _check_convolution(c_in, c_out, kernel, 1, constraint, padding_mode, method, init)
-    layer = nn.Conv3d(c_in, c_out, kernel, padding="same", padding_mode=padding_mode, bias=bias)
+    _check_convolution(c_in, c_out, kernel, stride, groups, constraint, padding_mode, method, init)
+    options = {"padding": "same", "padding_mode": padding_mode, "bias": bias, "groups": groups}
+    layer = nn.Conv3d(c_in * stride**3, c_out, kernel, **options)
     _constrain(layer, constraint, method, init, lipschitz)
-    return layer
+    return layer if stride == 1 else nn.Sequential(InvertibleDownsampling(stride, axes=3), layer)
 
 
 def conv_transpose2d(
@@ -187,8 +204,9 @@ def conv_transpose2d(
     kernel: int,
     *,
     bias: bool = True,
-    constraint: Literal["orthogonal", "spectral"] = "orthogonal",
+    constraint: Kind = "orthogonal",
     stride: int = 1,
+    groups: int = 1,
     method: Method | None = None,
     init: Init = "orthogonal",
     lipschitz: float = 1.0,
@@ -203,6 +221,7 @@ def conv_transpose2d(
         constraint: see `conv2d`.
         stride: above 1 the layer makes stride² times the channels, which `nn.PixelShuffle` then makes pixels of: the
             inverse of the stride of `conv2d`.
+        groups: see `conv2d`.
         method: see `conv2d`.
         init: see `conv2d`.
         lipschitz: target constant.
@@ -211,10 +230,10 @@ def conv_transpose2d(
         >>> conv_transpose2d(8, 2, 3, stride=2)(torch.randn(1, 8, 5, 5)).shape
         torch.Size([1, 2, 10, 10])
     """
-    _check_convolution(c_in, c_out, kernel, stride, constraint, "zeros", method, init)
+    _check_convolution(c_in, c_out, kernel, stride, groups, constraint, "zeros", method, init)
     if kernel % 2 == 0:
         raise ValueError(f"conv_transpose2d needs an odd kernel, so that the size stays the same, but got {kernel}.")
-    layer = nn.ConvTranspose2d(c_in, c_out * stride**2, kernel, padding=kernel // 2, bias=bias)
+    layer = nn.ConvTranspose2d(c_in, c_out * stride**2, kernel, padding=kernel // 2, bias=bias, groups=groups)
     _constrain(layer, constraint, method, init, lipschitz)
     return layer if stride == 1 else nn.Sequential(layer, nn.PixelShuffle(stride))
 
@@ -241,11 +260,24 @@ class SampleUnshuffle(nn.Module):
 
 
 def _check_convolution(
-    c_in: int, c_out: int, kernel: int, stride: int, constraint: str, padding_mode: str, method: str | None, init: str
+    c_in: int,
+    c_out: int,
+    kernel: int,
+    stride: int,
+    groups: int,
+    constraint: str,
+    padding_mode: str,
+    method: str | None,
+    init: str,
 ) -> None:
-    for name, value in {"c_in": c_in, "c_out": c_out, "kernel": kernel, "stride": stride}.items():
+    counts = {"c_in": c_in, "c_out": c_out, "kernel": kernel, "stride": stride, "groups": groups}
+    for name, value in counts.items():
         checks.at_least(name, value, 1)
-    checks.one_of("constraint", constraint, ("orthogonal", "spectral"))
+    for name in ("c_in", "c_out"):
+        checks.divides("groups", groups, name, counts[name], "Every group has as many channels.")
+    if groups > 1 and constraint != "orthogonal":
+        raise ValueError(f"groups={groups} needs constraint='orthogonal', but it is {constraint!r}.")
+    checks.one_of("constraint", constraint, get_args(Kind))
     checks.one_of("padding_mode", padding_mode, PADDING_MODES)
     checks.one_of("init", init, INITS)
     check_method(constraint, method)
@@ -260,27 +292,32 @@ def _constrain(layer: Convolution, constraint: str, method: Method | None, init:
         layer.weight.copy_(_spectral_start(layer, init))
         parametrization = SpectralConvolution(*layer.weight.shape[1:3], axes=layer.weight.ndim - 2, lipschitz=lipschitz)
         parametrize.register_parametrization(layer, "weight", parametrization)
+    elif constraint == "aol":
+        layer.weight.copy_(_spectral_start(layer, init))
+        parametrize.register_parametrization(layer, "weight", AlmostOrthogonal(lipschitz))
     else:
-        _constrain_orthogonal(layer, OrthogonalConvolution(method or "qr", lipschitz), init)
+        _constrain_orthogonal(layer, OrthogonalConvolution(method or "qr", lipschitz, layer.groups), init)
 
 
 def _constrain_orthogonal(layer: Convolution, parametrization: OrthogonalConvolution, init: Init) -> None:
     matrix, bases = _orthogonal_start(layer, init)
     # Registration asks for the factors of the present weight. A single tap has them; those of the start are known.
-    layer.weight.copy_(parametrization.lipschitz * bcop_kernel(matrix, torch.eye(*bases.shape[-2:]).expand_as(bases)))
+    single = bcop_kernel(matrix, torch.eye(*bases.shape[-2:]).expand_as(bases))
+    layer.weight.copy_(parametrization.lipschitz * single.reshape(layer.weight.shape))
     parametrize.register_parametrization(layer, "weight", parametrization)
     for i, start in enumerate(parametrization.raw_factors(matrix, bases)):
         layer.parametrizations.weight.get_parameter(f"original{i}").copy_(start)  # type: ignore[union-attr]
 
 
 def _orthogonal_start(layer: Convolution, init: Init) -> tuple[Tensor, Tensor]:
-    """An orthonormal matrix and bases for `bcop_kernel`: random, or the identity and equal projections."""
-    c_out, c_in, kernel = layer.weight.shape[:3]
+    """An orthonormal matrix and bases for `bcop_kernel`: random, or the identity and equal projections; by groups."""
+    c_out, c_in, kernel = layer.weight.shape[0] // layer.groups, *layer.weight.shape[1:3]
     n, axes = max(c_out, c_in), layer.weight.ndim - 2
-    bases = orthonormalize(torch.randn(kernel - 1, axes, n, n // 2))
+    batch = () if layer.groups == 1 else (layer.groups,)
+    bases = orthonormalize(torch.randn(*batch, kernel - 1, axes, n, n // 2))
     if init == "identity":
-        return torch.eye(c_out, c_in), bases[:1, :1].expand_as(bases)
-    return orthonormalize(torch.randn(c_out, c_in)), bases
+        return torch.eye(c_out, c_in).repeat(*batch, 1, 1), bases[..., :1, :1, :, :].expand_as(bases)
+    return orthonormalize(torch.randn(*batch, c_out, c_in)), bases
 
 
 def _spectral_start(layer: Convolution, init: Init) -> Tensor:

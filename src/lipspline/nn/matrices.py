@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from lipspline._infra import checks
+from lipspline.functional.convolutions import absolute_gram
 from lipspline.functional.matrices import (
     METHODS,
     Method,
@@ -218,12 +219,58 @@ class SpectralNormalized(Spectral):
         return spectral_norms_upper(weight)
 
 
+class AlmostOrthogonal(Constraint):
+    r"""Divide the columns of a matrix or kernel by :math:`\sqrt{d_j}`, :math:`d_j = \sum_i |W^T W|_{ij}`.
+
+    The diagonal of the d dominates :math:`W^T W` (Gershgorin), so the norm is at most 1, here times `lipschitz`,
+    whatever W is (AOL, Prach and Lampert, 2022): without iteration and decomposition, but nearly orthonormal only
+    where training makes it so. If W has fewer rows than columns, rows are divided, which takes less away.
+
+    A weight M that is assigned becomes :math:`M / \sqrt\rho`, where ρ is the largest eigenvalue of the absolute Gram
+    matrix; it is 1 for the weights that this constraint can give. Its eigenvector says how long the columns of W are.
+
+    Example:
+        >>> layer = nn.Linear(3, 2, bias=False)
+        >>> _ = nn.utils.parametrize.register_parametrization(layer, "weight", AlmostOrthogonal())
+        >>> bool(torch.linalg.matrix_norm(layer.weight, ord=2) <= 1 + 1e-6)
+        True
+    """
+
+    def __init__(self, lipschitz: float = 1.0):
+        super().__init__(lipschitz)
+
+    def weight(self, *raw: Tensor) -> Tensor:
+        x = _at_least_single(*raw)
+        sums = _short_gram(x).sum(0).clamp_min(TINY)
+        return self._scaled(x * _along_short_side(sums.rsqrt(), x)).to(raw[0].dtype)
+
+    def raw(self, weight: Tensor) -> Tensor:
+        gram = _short_gram(weight.double())
+        s = torch.ones_like(gram[0])
+        for _ in range(1000):
+            longer = (gram @ s).clamp_min(TINY)
+            ratios = longer / s
+            if ratios.max() <= (1 + 1e-7) * ratios.min():
+                break
+            s = (longer / longer.max()).clamp_min(1e-6)
+        return weight * _along_short_side(s, weight).to(weight.dtype)
+
+
+def _short_gram(weight: Tensor) -> Tensor:
+    return absolute_gram(weight if weight.shape[0] >= weight.shape[1] else weight.transpose(0, 1))
+
+
+def _along_short_side(values: Tensor, weight: Tensor) -> Tensor:
+    columns = values.reshape(1, -1, *[1] * (weight.ndim - 2))
+    return columns if weight.shape[0] >= weight.shape[1] else columns.transpose(0, 1)
+
+
 def linear(
     n_in: int,
     n_out: int,
     *,
     bias: bool = True,
-    constraint: Literal["orthonormal", "spectral"] = "orthonormal",
+    constraint: Literal["orthonormal", "spectral", "aol"] = "orthonormal",
     method: Method | None = None,
     init: Init = "orthogonal",
     lipschitz: float = 1.0,
@@ -234,7 +281,8 @@ def linear(
         n_in: inputs.
         n_out: outputs.
         bias: whether to add a learned bias, which starts at 0.
-        constraint: `"orthonormal"`, all singular values are `lipschitz`, or `"spectral"`, only the largest is.
+        constraint: `"orthonormal"`, all singular values are `lipschitz`; `"spectral"`, only the largest is; or `"aol"`,
+            none is larger, at the price of a matrix product (`AlmostOrthogonal`).
         method: how to orthonormalize, see `lipspline.functional.matrices.orthonormalize`.
         init: start from an orthogonal matrix, from Kaiming's normal law, or from the identity; then constrained.
         lipschitz: target constant.
@@ -246,7 +294,7 @@ def linear(
     """
     checks.at_least("n_in", n_in, 1)
     checks.at_least("n_out", n_out, 1)
-    checks.one_of("constraint", constraint, ("orthonormal", "spectral"))
+    checks.one_of("constraint", constraint, ("orthonormal", "spectral", "aol"))
     initialize = INITS[checks.one_of("init", init, INITS)]
     check_method(constraint, method)
     layer = nn.Linear(n_in, n_out, bias=bias)
@@ -256,6 +304,8 @@ def linear(
             layer.bias.zero_()
     if constraint == "spectral":
         parametrization = SpectralNormalized(n_in, lipschitz)
+    elif constraint == "aol":
+        parametrization = AlmostOrthogonal(lipschitz)
     else:
         parametrization = Orthonormal(method or "qr", lipschitz)
     parametrize.register_parametrization(layer, "weight", parametrization)
@@ -263,7 +313,7 @@ def linear(
 
 
 def check_method(constraint: str, method: str | None) -> None:
-    if constraint == "spectral" and method is not None:
+    if constraint in ("spectral", "aol") and method is not None:
         raise ValueError(
-            f"method={method!r} says how to orthonormalize, but constraint='spectral' does not. Leave method out."
+            f"method={method!r} says how to orthonormalize, but constraint={constraint!r} does not. Leave method out."
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from lipspline._infra import checks, files, ranks
+from lipspline._infra import checks, devices, files, ranks
 from lipspline._infra.randomness import generator
 from lipspline.formats import datasets
 from lipspline.formats.datasets import NamedImage, NoisyImage
@@ -150,7 +150,7 @@ class OwnImages:
             torch.manual_seed(self.seed)
             model = denoiser("lls", CHANNELS, DEPTH, padding_mode="zeros")
         learn_slopes(model)
-        return model
+        return model.to(devices.current())
 
     def _task(self, model: Network, validation: Sequence[NoisyImage]) -> Minimize:
         patches = datasets.RandomCrops(self.images[0], size=PATCH, seed=self.seed)
