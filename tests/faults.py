@@ -100,25 +100,32 @@ def build(folder: Path) -> Path:
     return library
 
 
-def in_a_child(arguments: list[str], folder: Path, count: int) -> int:
-    """The exit code of the command line in a fork, which is killed at its `count`-th change below `folder`."""
+def run(arguments: list[str]) -> int:
+    """The exit code of the command line in this process."""
     from lipspline import cli
 
-    pid = os.fork()
-    if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    code: object = 1
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
         try:
             sys.argv = ["lipspline", *arguments]
-            ctypes.CDLL(os.environ[LOADED_FIRST]).faults_arm(str(folder).encode(), ctypes.c_long(count))
             cli.main()
         except SystemExit as stop:
-            code = stop.code or 0
-        finally:
-            if code:
+            if stop.code:
                 os.write(2, errors.getvalue().encode())
-            os._exit(int(str(code or 0)))
+            return int(str(stop.code or 0))
+    return 1
+
+
+def in_a_child(arguments: list[str], folder: Path, count: int) -> int:
+    """The exit code in a fork, which is killed at its `count`-th change below `folder`."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = 1
+    try:
+        ctypes.CDLL(os.environ[LOADED_FIRST]).faults_arm(str(folder).encode(), ctypes.c_long(count))
+        code = run(arguments)
+    finally:
+        os._exit(code)
 
 
 def snapshot(path: Path) -> tuple[list[str], bytes]:
@@ -159,11 +166,12 @@ def kill_everywhere(name: str, folder: Path, *, replace: bool, every: int = 1) -
 
     before = folder / "before"
     before.mkdir()
-    if replace and in_a_child(command(before / name, steps=2)[:-1], folder, -1) != 0:
+    # In this process, so that children find everything imported.
+    if replace and run(command(before / name, steps=2)[:-1]) != 0:
         yield "the first result cannot be made"
     whole = folder / "whole"
     shutil.copytree(before, whole)
-    if in_a_child(command(whole / name), folder, -1) != 0:
+    if run(command(whole / name)) != 0:
         yield "the command fails without a kill"
     expected, kills = snapshot(whole / name), 0
     while True:

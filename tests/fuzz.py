@@ -85,20 +85,37 @@ DAMAGES: tuple[Damage, ...] = (
 
 
 def sound_files(folder: Path) -> list[tuple[str, Path]]:
-    """Every sample file with the command that reads it."""
-    kinds = (
-        ("mri", sample_files.MRI_FILES),
-        ("mri --simulate", sample_files.IMAGE_FILES | sample_files.REFUSED_FILES),
-        ("ct", sample_files.SINOGRAM_FILES),
-        ("ct --simulate --angles 12 --detectors 30", {k: sample_files.IMAGE_FILES[k] for k in ("slice.dcm", "series")}),
+    """Every sample file with the command that reads it: words, with {file} and {out} where they belong."""
+    images = sample_files.IMAGE_FILES
+    mri, ct = "reconstruct mri {file} {out}", "reconstruct ct {file} {out}"
+    kinds = [
+        (mri, sample_files.MRI_FILES | sample_files.TRAJECTORY_FILES),
+        (f"{mri} --simulate", images | sample_files.REFUSED_FILES),
+        (ct, sample_files.SINOGRAM_FILES | sample_files.SCANNER_FILES),
+        (f"{ct} --simulate --angles 12 --detectors 30", {name: images[name] for name in ("slice.dcm", "series")}),
+        ("denoise {file} {out} --noise 10", sample_files.PICTURE_FILES),
         ("weights", sample_files.WEIGHTS_FILES),
-    )
+    ]
+    beside = {
+        "mask": f"reconstruct mri {_measured(folder, sample_files.multi_coil())} {{out}} --mask {{file}}",
+        "maps": f"reconstruct mri {_measured(folder, sample_files.multi_coil())} {{out}} --coils {{file}}",
+        "trajectory": f"reconstruct mri {_measured(folder, sample_files.on_spirals())} {{out}} --trajectory {{file}}",
+        "angles": f"reconstruct ct {_measured(folder, sample_files.sinograms())} {{out}} --angles {{file}}",
+        "flat": f"reconstruct ct {_measured(folder, 100 + sample_files.sinograms())} {{out}} --flat {{file}}",
+    }
+    kinds += [(beside[name.split(".")[0]], {name: write}) for name, write in sample_files.BESIDE_FILES.items()]
     made = []
     for command, files in kinds:
-        place = folder / command.split()[0] / str(len(made))
+        place = folder / str(len(made))
         place.mkdir(parents=True)
         made += [(command, write(place / name)) for name, write in files.items()]
     return made
+
+
+def _measured(folder: Path, array: np.ndarray) -> Path:
+    """A sound measurement, for what is given beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return sample_files.write_npy(folder / f"measured-{array.dtype}-{array.ndim}-{array.size}.npy", array)
 
 
 def damaged_copy(source: Path, target: Path, damage: Damage, rng: np.random.Generator) -> Path:
@@ -131,8 +148,9 @@ def complaint(command: str, path: Path, denoiser: Path) -> str:
     from lipspline import cli
 
     out = path.parent / f"out-{path.name}.npy"
-    arguments = ["reconstruct", *command.split(), str(path), str(out)]
-    arguments += ["--model", str(denoiser), "--max-steps", "2", "--tol", "0.01"]
+    arguments = [word.format(file=path, out=out) for word in command.split()] + ["--model", str(denoiser)]
+    if command.startswith("reconstruct"):
+        arguments += ["--max-steps", "2", "--tol", "0.01"]
     if command == "weights":
         image = path.parent / "image.npy"
         np.save(image, sample_files.images()[0])
@@ -160,19 +178,39 @@ def complaint(command: str, path: Path, denoiser: Path) -> str:
     return "" if code == 0 else f"exit code {code}: {stderr.getvalue()}"
 
 
-def complaint_about_reader(command: str, path: Path) -> str:
-    """The same for the readers alone: an answer, or a ValueError or OSError that is one line, in time."""
+def readers_of(command: str, path: Path) -> list[Callable[[Path], object]]:
+    """The functions that read a file for a command; what they promise to read later is read."""
     from lipspline import models, priors
     from lipspline.formats import ct, mri, pictures, sinograms
 
-    readers: list[Callable[[Path], object]] = [mri.read]
+    def all_sinograms(path: Path) -> None:
+        found = sinograms.read_sinograms(path)
+        for stack in (found.data, found.flat, found.dark):
+            for number in range(0 if stack is None else len(stack)):
+                stack[number]  # type: ignore[index]
+
+    beside = {
+        "--mask": mri.read_mask,
+        "--coils": mri.read_maps,
+        "--trajectory": mri.read_trajectory,
+        "--angles": sinograms.read_angles,
+        "--flat": lambda path: sinograms._field(path, slice(None), (3, 12, 23)),
+    }
     if command == "weights":
-        readers = [models.load, lambda path: priors.resolve(path).at(10 / 255)]
-    if command.startswith("ct"):
-        readers = [ct.read if "--simulate" in command else sinograms.read_sinograms]
-    if path.suffix.lower() in pictures.IMAGE_ENDINGS:
-        readers.append(pictures.read)
-    for reader in readers:
+        return [models.load, lambda path: priors.resolve(path).at(10 / 255)]
+    if command.endswith("{file}"):
+        return [beside[command.split()[-2]]]
+    readers: list[Callable[[Path], object]] = []
+    if "reconstruct ct" in command:
+        readers.append(ct.read if "--simulate" in command else all_sinograms)
+    elif "reconstruct" in command:
+        readers.append(mri.read_scan)
+    return readers + [pictures.read] * (path.suffix.lower() in pictures.IMAGE_ENDINGS)
+
+
+def complaint_about_reader(command: str, path: Path) -> str:
+    """The same for the readers alone: an answer, or a ValueError or OSError that is one line, in time."""
+    for reader in readers_of(command, path):
         begin = time.process_time()
         try:
             reader(path)

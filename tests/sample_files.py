@@ -280,6 +280,24 @@ def write_dicom_frames(path: Path) -> Path:
     return path
 
 
+def write_colour_dicom(path: Path, kind: str) -> Path:
+    """Numbers of a palette, or three planes of colour, which are not read as gray values."""
+    image = dicom_image(0, "OT")
+    del image.RescaleSlope, image.RescaleIntercept
+    image.PhotometricInterpretation = kind
+    image.BitsAllocated, image.BitsStored, image.HighBit = 8, 8, 7
+    pixels = np.rint(255 * images()).astype(np.uint8)
+    if kind == "RGB":
+        image.SamplesPerPixel, image.PlanarConfiguration, image.PixelData = 3, 1, pixels.tobytes()
+    else:
+        image.PixelData = pixels[0].tobytes()
+        for colour in ("Red", "Green", "Blue"):
+            setattr(image, f"{colour}PaletteColorLookupTableDescriptor", [256, 0, 16])
+            setattr(image, f"{colour}PaletteColorLookupTableData", np.arange(255, -1, -1, dtype="<u2").tobytes())
+    image.save_as(path, enforce_file_format=True)
+    return path
+
+
 def write_dicom_series(folder: Path) -> Path:
     folder.mkdir()
     for number in range(SLICES):
@@ -291,6 +309,22 @@ def write_png(path: Path) -> Path:
     from PIL import Image
 
     Image.fromarray(np.rint(255 * images()[0]).astype(np.uint8)).save(path)
+    return path
+
+
+def write_jpeg(path: Path) -> Path:
+    from PIL import Image
+
+    Image.fromarray(np.rint(255 * images()[0]).astype(np.uint8)).save(path, quality=95)
+    return path
+
+
+def write_colour_png(path: Path) -> Path:
+    """Colours with transparency."""
+    from PIL import Image
+
+    colours = np.rint(255 * np.concatenate([images(), np.ones_like(images()[:1])])).astype(np.uint8)
+    Image.fromarray(colours.transpose(1, 2, 0)).save(path)
     return path
 
 
@@ -341,6 +375,45 @@ def write_hdf5(path: Path, **arrays: np.ndarray) -> Path:
     return path
 
 
+def write_exchange(path: Path) -> Path:
+    """Counts as the Data Exchange of synchrotrons stores them, with two fields of each kind and angles in degrees."""
+    import h5py
+
+    counts = np.rint(100 + 9900 * np.exp(-sinograms() / 10)).astype(np.uint16).transpose(1, 0, 2)
+    with h5py.File(path, "w") as file:
+        group = file.create_group("exchange")
+        group.create_dataset("data", data=counts, chunks=(4, 3, 23), compression="gzip")
+        group["data_white"] = np.full((2, *counts.shape[1:]), 10000, np.uint16)
+        group["data_dark"] = np.full((2, *counts.shape[1:]), 100, np.uint16)
+        group["theta"] = np.arange(12) * 15.0
+        group["theta"].attrs["units"] = "degrees"
+    return path
+
+
+def write_helsinki(path: Path, compress: bool = False) -> Path:
+    """A sinogram of fan beams as the Helsinki challenges publish theirs."""
+    import scipy.io
+
+    parameters = {
+        "distanceSourceOrigin": 410.66,
+        "distanceSourceDetector": 553.74,
+        "distanceUnit": "mm",
+        "pixelSizePost": 1.2,
+        "angles": np.arange(12) * 30.0,
+    }
+    data = {"CtDataLimited": {"sinogram": sinograms()[0].astype(np.float64), "parameters": parameters}}
+    scipy.io.savemat(path, data, do_compression=compress)
+    return path
+
+
+def write_projections(folder: Path) -> Path:
+    """A TIFF file for each slice."""
+    folder.mkdir()
+    for number, sinogram in enumerate(sinograms()):
+        write_tiff(folder / f"{number}.tif", sinogram)
+    return folder
+
+
 def write_tensor_folder(folder: Path) -> Path:
     """One image as the authors of the paper publish theirs: frequency zero first, real image, cropped truth."""
     folder.mkdir()
@@ -354,27 +427,45 @@ def write_tensor_folder(folder: Path) -> Path:
     return folder
 
 
-def write_denoiser(path: Path) -> Path:
+def write_denoiser(path: Path, activation: str = "lls") -> Path:
     """A denoiser small enough for tests: random, and as 1-Lipschitz as a trained one."""
     from lipspline import models
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        models.save(models.denoiser("lls", channels=4, depth=3), path, {"noise": 15})
+        models.save(models.denoiser(activation, channels=4, depth=3), path, {"noise": 15})
     return path
 
 
-def write_ridge(path: Path) -> Path:
-    """A small convex ridge energy."""
+def ridge(seed: int, lowest: float = 0.0):
+    """A small ridge energy, convex unless a slope below 0 is allowed."""
     from lipspline.priors.ridge import RidgeEnergy, normalised
-    from lipspline.priors.ridge_files import save_ridge
 
-    rng = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(seed)
     raw = torch.randn(4, 1, 5, 5, generator=rng)
     filters = torch.cat([raw[:2] + raw[:2].flip(2, 3), raw[2:] - raw[2:].flip(2, 3)])
-    slopes, nodes = torch.rand(4, 6, generator=rng), torch.logspace(-2, 0, 3)
-    energy = RidgeEnergy(filters, slopes, torch.zeros(4, 3), torch.zeros(3), nodes, even=2, radius=1.0)
-    save_ridge(normalised(energy), path)
+    slopes, nodes = lowest + (1 - lowest) * torch.rand(4, 6, generator=rng), torch.logspace(-2, 0, 3)
+    slopes[:, -1] = 0
+    return normalised(RidgeEnergy(filters, slopes, torch.zeros(4, 3), torch.zeros(3), nodes, even=2, radius=1.0))
+
+
+def write_ridge(path: Path, lowest: float = 0.0) -> Path:
+    from lipspline.priors.ridge_files import save_ridge
+
+    save_ridge(ridge(0, lowest), path)
+    return path
+
+
+def write_adaptive(path: Path) -> Path:
+    """Two small convex ridge energies and a network between them."""
+    from lipspline.priors.adaptive import AdaptiveRidge, WeightNetwork, save_adaptive
+
+    rng = torch.Generator().manual_seed(0)
+    shapes = {"detect": (3, 1, 7, 7), "lift": (3,), "combine": (3, 3, 3, 3), "combine_bias": (3,)}
+    shapes |= {"decide": (4, 3, 3, 3), "decide_bias": (4,), "log_gain": (3,)}
+    tensors = {name: torch.randn(shape, generator=rng) / 4 for name, shape in shapes.items()}
+    network = WeightNetwork(nodes=torch.logspace(-2, 0, 3), **tensors)
+    save_adaptive(AdaptiveRidge(ridge(0), ridge(1), network), path)
     return path
 
 
@@ -388,6 +479,7 @@ MRI_FILES: dict[str, Callable[[Path], Path]] = {
         path, "navigator", "phase correction", "other encoding", "external calibration", "reversed", "masks"
     ),
     "raw-averages.h5": lambda path: write_ismrmrd(path, "embedded calibration", averages=2),
+    "raw-doubled.h5": lambda path: write_ismrmrd(path, "dummy", "doubled calibration"),
     "raw3d.h5": lambda path: write_ismrmrd(path, depth=True),
     "bart.cfl": write_bart,
     "kspace.npy": lambda path: write_npy(path, single_coil()),
@@ -395,6 +487,13 @@ MRI_FILES: dict[str, Callable[[Path], Path]] = {
     "tensors": write_tensor_folder,
 }
 """Files with k-space, by name."""
+
+TRAJECTORY_FILES: dict[str, Callable[[Path], Path]] = {
+    "spirals.h5": write_spirals,
+    "spirals3d.h5": lambda path: write_spirals(path, depth=True, per_pixel=True),
+    "spirals.npz": lambda path: write_npz(path, kspace=on_spirals(), trajectory=spiral(), size=np.array([20, 16])),
+}
+"""Files with k-space on a trajectory, by name."""
 
 IMAGE_FILES: dict[str, Callable[[Path], Path]] = {
     "images.h5": lambda path: write_hdf5(path, reconstruction_rss=images()),
@@ -414,8 +513,15 @@ IMAGE_FILES: dict[str, Callable[[Path], Path]] = {
 }
 """Files with images, by name."""
 
-REFUSED_FILES: dict[str, Callable[[Path], Path]] = {"cmyk.tif": lambda path: write_other_tiff(path, "separated")}
+REFUSED_FILES: dict[str, Callable[[Path], Path]] = {
+    "cmyk.tif": lambda path: write_other_tiff(path, "separated"),
+    "palette.dcm": lambda path: write_colour_dicom(path, "PALETTE COLOR"),
+    "planar.dcm": lambda path: write_colour_dicom(path, "RGB"),
+}
 """Files with images that are not read, by name."""
+
+PICTURE_FILES: dict[str, Callable[[Path], Path]] = {"photo.jpg": write_jpeg, "colour.png": write_colour_png}
+"""Files with an image that only `denoise` reads, by name, beside those above."""
 
 SINOGRAM_FILES: dict[str, Callable[[Path], Path]] = {
     "sinogram.npy": lambda path: write_npy(path, sinograms()),
@@ -425,8 +531,33 @@ SINOGRAM_FILES: dict[str, Callable[[Path], Path]] = {
 }
 """Files with sinograms, by name."""
 
+SCANNER_FILES: dict[str, Callable[[Path], Path]] = {
+    "exchange.h5": write_exchange,
+    "fan.mat": write_helsinki,
+    "packed.mat": lambda path: write_helsinki(path, compress=True),
+    "counts.npz": lambda path: write_npz(
+        path, sinogram=9900 * np.exp(-sinograms() / 10) + 100, flat=np.full(23, 10000.0), dark=np.full(23, 100.0)
+    ),
+    "projections": write_projections,
+}
+"""What CT scanners write besides sinograms, by name."""
+
+BESIDE_FILES: dict[str, Callable[[Path], Path]] = {
+    "mask.npy": lambda path: write_npy(path, columns_mask()),
+    "maps.npz": lambda path: write_npz(path, maps=coil_maps()),
+    "maps.cfl": lambda path: write_cfl(path, coil_maps().transpose(1, 2, 0)[:, :, None]),
+    "trajectory.npy": lambda path: write_npy(path, spiral()),
+    "trajectory.cfl": lambda path: write_cfl(path, np.insert(spiral(), 2, 0, axis=-1).transpose(2, 1, 0)),
+    "angles.npy": lambda path: write_npy(path, np.arange(12) * np.pi / 12),
+    "flat.npy": lambda path: write_npy(path, np.full(23, 10000.0)),
+}
+"""What is given beside a measurement, by the name of its option and an ending."""
+
 WEIGHTS_FILES: dict[str, Callable[[Path], Path]] = {
     "denoiser.safetensors": write_denoiser,
+    "relu.safetensors": lambda path: write_denoiser(path, "relu"),
     "ridge.safetensors": write_ridge,
+    "weak.safetensors": lambda path: write_ridge(path, -0.2),
+    "adaptive.safetensors": write_adaptive,
 }
 """Files with a prior, by name."""

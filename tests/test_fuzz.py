@@ -6,6 +6,7 @@ import fuzz
 import sample_files
 
 ROUNDS, READS = 2, 400
+MRI = "reconstruct mri {file} {out}"
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +38,14 @@ def test_a_reader_that_lets_something_through_is_noticed(tmp_path, monkeypatch):
     from lipspline.formats import mri
 
     path = sample_files.MRI_FILES["kspace.npy"](tmp_path / "kspace.npy")
-    monkeypatch.setattr(mri, "read", lambda *_, **__: 1 / 0)
-    assert "ZeroDivisionError" in fuzz.complaint_about_reader("mri", path)
+    monkeypatch.setattr(mri, "read_scan", lambda *_, **__: 1 / 0)
+    assert "ZeroDivisionError" in fuzz.complaint_about_reader(MRI, path)
 
     def refused(*_):
         raise ValueError("first\nsecond, and more")
 
-    monkeypatch.setattr(mri, "read", refused)
-    assert "not one sentence" in fuzz.complaint_about_reader("mri", path)
+    monkeypatch.setattr(mri, "read_scan", refused)
+    assert "not one sentence" in fuzz.complaint_about_reader(MRI, path)
 
 
 def test_sound_files_pass(denoiser, tmp_path):
@@ -58,13 +59,13 @@ def test_a_program_that_loses_its_temper_is_noticed(denoiser, tmp_path, monkeypa
 
     path = sample_files.MRI_FILES["kspace.npy"](tmp_path / "kspace.npy")
     monkeypatch.setattr(mri, "read_scan", lambda *_, **__: 1 / 0)
-    assert "ZeroDivisionError" in fuzz.complaint("mri", path, denoiser)
+    assert "ZeroDivisionError" in fuzz.complaint(MRI, path, denoiser)
 
     def interrupted(*_, **__):
         raise OSError("first\n" + 999 * "x")
 
     monkeypatch.setattr(mri, "read_scan", interrupted)
-    assert "not one sentence" in fuzz.complaint("mri", path, denoiser)
+    assert "not one sentence" in fuzz.complaint(MRI, path, denoiser)
 
 
 def test_a_process_that_dies_is_the_complaint_of_its_last_file():

@@ -183,6 +183,7 @@ REFUSED = {
     "a weight from the input": (lambda x: F.linear(torch.ones(1, 4), x), "depends on the input"),
     "softplus": (F.softplus, "threshold=40"),
     "integers": (lambda x: x.long().float(), "jumps"),
+    "half precision in between": (lambda x: x.half().float(), r"it rounds torch.float32 to torch.float16, in steps"),
     "an unknown operation": (lambda x: torch.special.bessel_j0(x), "no rule"),
     "integers that learn": (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -8, 7), "jumps"),
     "a branch on values": (lambda x: x if x.sum() > 0 else -x, "cannot trace"),

@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import itertools
 import math
 
 import pytest
@@ -12,7 +13,20 @@ from torch.nn.utils import parametrizations, parametrize
 
 from lipspline.certification import certify, layer_bound
 from lipspline.models import denoiser
-from lipspline.nn import Averaged, Concatenated, LinearSpline, Scaled, Sum, conv2d, linear
+from lipspline.nn import (
+    Averaged,
+    Concatenated,
+    GroupSort,
+    Householder,
+    LinearSpline,
+    LipschitzPReLU,
+    Scaled,
+    Sum,
+    conv1d,
+    conv2d,
+    linear,
+)
+from lipspline.nn.fold import fold
 from lipspline.nn.inference import InferenceConv2d
 
 
@@ -477,4 +491,67 @@ def test_sizes_of_less_than_one_pixel_are_refused(name, value):
     layer = nn.MaxPool1d(2, 1)
     setattr(layer, name, value)
     with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1"):
+        certify(layer)
+
+
+LAYERS = (
+    lambda: LinearSpline(4, regions=8, radius=1.0),
+    lambda: fold(nn.Sequential(LinearSpline(4, regions=8, radius=1.0)))[0],
+    lambda: linear(4, 4),
+    lambda: linear(4, 4, constraint="spectral"),
+    lambda: conv1d(4, 4, 3),
+    lambda: nn.Conv1d(4, 4, 3, padding=1, padding_mode="circular"),
+    lambda: nn.ConvTranspose1d(4, 4, 3),
+    lambda: nn.BatchNorm1d(4).eval(),
+    lambda: nn.MaxPool1d(2),
+    lambda: nn.AvgPool1d(2),
+    lambda: nn.ConstantPad1d(1, 2.0),
+    lambda: nn.Upsample(scale_factor=2),
+    lambda: nn.LeakyReLU(0.1),
+    lambda: Householder(4),
+    lambda: GroupSort(2),
+    lambda: LipschitzPReLU(4),
+    lambda: Averaged(nn.ReLU(), 0.3),
+    lambda: Scaled(0.5),
+)
+ODD = (0, 1, 3, 100, -1, 2.5, 1e200, True, None, "x", (-5.0, 5.0), [1, 2], math.nan, 10**30)
+IGNORED = {"training", "in_features", "out_features", "in_channels", "out_channels"}
+
+
+@pytest.mark.parametrize("make", LAYERS)
+def test_whatever_is_written_into_a_layer_there_is_a_bound_that_holds_or_a_refusal(make):
+    """Each attribute of the layer and of its parametrizations with each odd value; an error of another kind was one."""
+    places = [
+        (i, name) for i, part in enumerate(make().modules()) for name in {*vars(part)} - IGNORED if name[0] != "_"
+    ]
+    for (part, name), value in itertools.product(places, ODD):
+        torch.manual_seed(0)
+        layer = make().eval()
+        for parameter in layer.parameters():
+            nn.init.normal_(parameter)
+        setattr(list(layer.modules())[part], name, value)
+        try:
+            bound = certify(layer).upper
+        except ValueError:
+            continue
+        x = 3 * torch.randn(20, 4, 6)
+        near = x + 0.1 * torch.randn_like(x)
+        try:
+            with torch.no_grad():
+                apart = layer(near.clone()) - layer(x.clone())
+        except Exception:  # it does not run, and then no bound is wrong
+            continue
+        if name == "channel_dim":  # the batch is one vector, if its images are mixed
+            apart, near, x = apart[None], near[None], x[None]
+        distances = (near - x).flatten(1).norm(dim=1)
+        assert not bool((apart.flatten(1).norm(dim=1) > bound * distances * (1 + 1e-4) + 1e-4).any()), (name, value)
+
+
+def test_an_orthogonal_convolution_without_its_bases_is_refused():
+    """It was read from memory that nobody had written: another weight at each call."""
+    layer = conv1d(4, 4, 3)
+    layer.parametrizations.weight.ntensors = 1
+    with pytest.raises(ValueError, match=r"The bases \(2, 1, 4, 2\) of an orthogonal convolution were not given"):
+        layer(torch.randn(1, 4, 6))
+    with pytest.raises(ValueError, match="were not given"):
         certify(layer)

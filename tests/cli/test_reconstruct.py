@@ -61,7 +61,7 @@ def test_every_format_of_kspace_is_reconstructed(name, run, tmp_path):
     truth = sample_files.images() if name not in ("bart.cfl", "tensors") else sample_files.images()[:1]
     if name in ("single.h5", "multi.h5", "masked.h5", "tensors"):
         truth = truth[:, 2:18]  # what the reference of the file shows
-    if name in ("raw.h5", "raw-more.h5", "raw-averages.h5"):
+    if name in ("raw.h5", "raw-more.h5", "raw-averages.h5", "raw-doubled.h5"):
         truth = truth[:, 5:15]  # what the field of view holds
     if name == "raw3d.h5":
         assert result.shape == (3, 10, 16)
@@ -313,7 +313,7 @@ def test_parts_of_an_input_that_has_changed_are_not_used(run, tmp_path, monkeypa
         (("ct", "v.npy", "o.npy", "--dark", "v.npy"), "Give --flat FILE"),
         (("ct", "v.npy", "o.npy", "--every", "0"), "every must be at least 1"),
         (("ct", "t.npy", "o.npy"), "The sinogram may be turned (give --transpose"),
-        (("ct", "k.npy", "o.npy"), "is complex; a sinogram is real"),
+        (("ct", "k.npy", "o.npy"), "is complex, but real numbers are wanted"),
         (("ct", "v.npy", "o.npy", "--angles", "gone.npy"), "There is no numpy file"),
     ],
 )

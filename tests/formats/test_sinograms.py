@@ -198,6 +198,40 @@ def test_a_folder_or_a_pattern_of_sinograms_is_a_stack(tmp_path):
         np.testing.assert_allclose(values(read_sinograms(source, slice(1, 2))), expected[1:2])
 
 
+def test_a_file_whose_name_looks_like_a_pattern_is_itself(tmp_path):
+    """Another file, which the pattern names, was read in its place."""
+    first, second = sample_files.sinograms()[:2]
+    np.save(tmp_path / "s1.npy", first)
+    np.save(tmp_path / "s[1].npy", second)
+    np.testing.assert_array_equal(values(read_sinograms(tmp_path / "s[1].npy"))[0], second)
+    (tmp_path / "old [1]").mkdir()
+    np.save(tmp_path / "old [1]" / "s.npy", second)
+    np.testing.assert_array_equal(values(read_sinograms(tmp_path / "old [1]" / "s.npy"))[0], second)
+
+
+def test_imaginary_parts_are_not_dropped(tmp_path):
+    io = pytest.importorskip("scipy.io")
+    h5py = pytest.importorskip("h5py")
+    complex_data, real = np.ones((2, 3, 4)) * (1 + 1j), np.ones((2, 3, 4))
+    io.savemat(tmp_path / "a.mat", {"sinogram": complex_data[0]})
+    for name, fields in {"a.h5": {"data": complex_data}, "b.h5": {"data": real, "theta": np.array([1, 1j])}}.items():
+        with h5py.File(tmp_path / name, "w") as file:
+            for field, array in fields.items():
+                file[f"exchange/{field}"] = array
+    for name in ("sinogram", "angles", "flat", "dark"):
+        arrays = {"sinogram": real, "flat": np.ones(4), "dark": np.ones(4), "angles": np.ones(3)}
+        np.savez(tmp_path / f"{name}.npz", **{**arrays, name: arrays[name] * (1 + 1j)})
+    for path in sorted(tmp_path.iterdir()):
+        with pytest.raises(FileError, match="is complex, but real numbers are wanted"):
+            values(read_sinograms(path))
+    np.save(tmp_path / "angles.npy", np.ones(3) * 1j)
+    with pytest.raises(FileError, match="is complex"):
+        read_angles(tmp_path / "angles.npy")
+    np.save(tmp_path / "sinogram.npy", real)
+    with pytest.raises(FileError, match="is complex"):
+        read_sinograms(tmp_path / "sinogram.npy", flat=tmp_path / "flat.npz")
+
+
 def test_a_folder_of_projections_is_turned_into_sinograms(tmp_path):
     tifffile = pytest.importorskip("tifffile")
     expected = sample_files.sinograms().astype(np.float32)

@@ -97,6 +97,7 @@ def test_what_bart_measures_is_what_the_operator_predicts(tmp_path):
         ({"trajectory": POINTS * 1e5}, "at most 4096"),
         ({"trajectory": POINTS * float("nan")}, "NaN"),
         ({"trajectory": torch.cat([POINTS, POINTS[..., :1]], dim=-1)}, "three-dimensional"),
+        ({"trajectory": POINTS * (1 + 1j)}, "is complex; give its two directions as two columns"),
         ({"size": 12}, "beyond half of 12 x 12 pixels"),
         ({"data": 0 * DATA}, "zero everywhere"),
     ],

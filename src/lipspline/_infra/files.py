@@ -217,8 +217,16 @@ def check_names(paths: Iterable[Path]) -> None:
             )
 
 
+def is_pattern(path: Path) -> bool:
+    """Whether a name stands for many files, as `scan/*.tif` does; a file that is called so is itself."""
+    return any(sign in str(path) for sign in "*?[") and not path.exists()
+
+
 def check_apart(output: Path, inputs: Iterable[Path]) -> None:
-    """Refuse to write what is read: an output that is an input, also by a link, contains one, or lies in one."""
+    """Refuse to write what is read: an output that is an input, also by a link, contains one, or lies in one.
+
+    An output that a pattern names would be an input of the next run.
+    """
     place = Path(os.path.realpath(output))
     for given in inputs:
         source = Path(os.path.realpath(given))
@@ -229,6 +237,8 @@ def check_apart(output: Path, inputs: Iterable[Path]) -> None:
             raise ValueError(f"The output {output} is a folder that holds the input {given}. Choose another name.")
         if source in place.parents and source.is_dir():
             raise ValueError(f"The output {output} lies in the input folder {given}. Choose a name outside of it.")
+        if is_pattern(given) and place.match(str(source)):
+            raise ValueError(f"The output {output} is one of the input files {given}. Choose another name.")
 
 
 def _draft_name(path: Path) -> str:

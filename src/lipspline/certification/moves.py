@@ -68,6 +68,8 @@ def _cast(call: Call) -> Flow:
     flow, (_, dtype) = call.input(), call.outputs[0]
     if not dtype.is_floating_point:
         raise ValueError(f"it rounds to {dtype}, and jumps")
+    if dtype.itemsize < min(4, flow.dtype.itemsize):  # float64 to float32 counts as round-off
+        raise ValueError(f"it rounds {flow.dtype} to {dtype}, in steps. Convert the whole network and its input")
     return replace(flow, dtype=dtype)
 
 

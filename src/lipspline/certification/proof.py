@@ -264,6 +264,11 @@ def _bounds(name: str, module: nn.Module, above: tuple[nn.Module, ...], *, withi
         raise
     except ValueError as error:
         raise _InLayer(f"Layer {name!r} ({kind.__name__}): {error}" if name else str(error)) from error
+    except Exception as error:  # whatever was written into a layer after its construction: no bound, but an answer
+        raise _InLayer(
+            f"The rule for {kind.__name__} (layer {name or 'itself'!r}) ended with {type(error).__name__}: {error}. "
+            f"Some attribute of the layer may not be as its class sets it."
+        ) from error
     if isinstance(result, BoundProduct):
         return result
     upper, reason = result

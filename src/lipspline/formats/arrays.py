@@ -50,6 +50,12 @@ class Stored:
         """All of it."""
         return self.rows(range(self.shape[0] if self.shape else 0) or range(1))
 
+    def real(self) -> "Stored":
+        """The array itself, if it is real: no imaginary part is dropped."""
+        if self.dtype.kind == "c":
+            raise FileError(f"{self.path}: {self.name} is complex, but real numbers are wanted.")
+        return self
+
     def as_stack(self, rank: int) -> "Stored":
         """The array itself, or, if it has this rank, a stack of which it is the only element."""
         if len(self.shape) != rank:

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from lipspline._infra import checks
+from lipspline._infra.files import is_pattern
 from lipspline.formats import arrays, hdf5, pictures
 from lipspline.formats.arrays import Container, Stored
-from lipspline.formats.validation import FileError, affordable, chosen, existing, reading
+from lipspline.formats.validation import FileError, affordable, chosen, existing, reading, reals
 from lipspline.formats.volume import Stack
 
 SINOGRAM = ("sinogram", "sinograms", "projections", "y", "data")
@@ -89,7 +90,7 @@ def read_sinograms(
 
 def _read(path: Path, slices: slice, files: str) -> Sinograms:
     name = path.name.lower()
-    if path.is_dir() or any(sign in str(path) for sign in "*?["):
+    if path.is_dir() or is_pattern(path):
         return _many(path, slices, files)
     if name.endswith(".npy"):
         with arrays.opened(path) as container:
@@ -121,7 +122,7 @@ def read_angles(path: str | Path) -> Tensor:
         found = container.find_or_only("angles")
         if found is None:
             raise FileError(f"{path} holds several arrays and none is called 'angles'.")
-        return _in_radians(path, found.whole().double())
+        return _in_radians(path, found)
 
 
 # One array with names
@@ -131,12 +132,13 @@ def _sinograms(container: Container, slices: slice) -> Sinograms:
     found = container.find_or_only(*SINOGRAM)
     if found is None:
         raise FileError(f"{container.path} holds no sinogram: none of {', '.join(map(repr, SINOGRAM))}.")
-    found = _real(found).as_stack(2)
+    found = found.real().as_stack(2)
     numbers = found.stack(SHAPES, slices)
     angles, flat, dark = (container.find(*names) for names in (("angles", "theta"), FLAT, DARK))
-    radians = None if angles is None else _in_radians(container.path, angles.whole().double())
+    radians = None if angles is None else _in_radians(container.path, angles)
     white, black = (
-        None if field is None else _fields(field.whole(), found.shape, numbers, field.name) for field in (flat, dark)
+        None if field is None else _fields(field.real().whole(), found.shape, numbers, field.name)
+        for field in (flat, dark)
     )
     data = found.rows(numbers) if prod(found.shape) <= BLOCK else _reopened(container, found, numbers)
     return Sinograms(data, radians, white, black)
@@ -153,7 +155,7 @@ def _reopened(container: Container, found: Stored, numbers: range) -> Tensor | S
             again = hdf5.container(file).find_or_only(*SINOGRAM)
             if again is None or again.shape != found.shape:
                 raise FileError(f"{container.path} was changed while it was read.")
-            return _real(again).rows(numbers[few.start : few.stop])
+            return again.real().rows(numbers[few.start : few.stop])
 
     return Stack((len(numbers), *found.shape[1:]), load, BLOCK // prod(found.shape[1:]))
 
@@ -173,7 +175,7 @@ def _pages(path: Path, slices: slice) -> Sinograms:
 
 def _lazy(container: Container, slices: slice) -> Sinograms:
     """The array of an npy file, slice by slice."""
-    found = _real(container.get(container.names[0])).as_stack(2)
+    found = container.get(container.names[0]).real().as_stack(2)
     numbers = found.stack(SHAPES, slices)
     affordable(container.path, found.shape[1:], max(4, found.dtype.itemsize), "a sinogram")
 
@@ -181,12 +183,6 @@ def _lazy(container: Container, slices: slice) -> Sinograms:
         return found.rows(numbers[few.start : few.stop])
 
     return Sinograms(Stack((len(numbers), *found.shape[1:]), load))
-
-
-def _real(found: Stored) -> Stored:
-    if found.dtype.kind == "c":
-        raise FileError(f"{found.path}: {found.name} is complex; a sinogram is real.")
-    return found
 
 
 def _fields(values: Tensor, shape: Sequence[int], numbers: range, name: object) -> Tensor:
@@ -205,7 +201,8 @@ def _fields(values: Tensor, shape: Sequence[int], numbers: range, name: object) 
     return values[numbers.start : numbers.stop].float()
 
 
-def _in_radians(path: str | Path, angles: Tensor) -> Tensor:
+def _in_radians(path: str | Path, found: Stored) -> Tensor:
+    angles = found.real().whole().double()
     if angles.ndim != 1:
         raise FileError(f"{path}: the angles have shape {tuple(angles.shape)}, not (A,).")
     if angles.abs().max() > 4 * pi:
@@ -238,7 +235,7 @@ def _data_exchange(path: Path, file: Any, slices: slice) -> Sinograms:
             with hdf5.opened(path) as again:
                 found = hdf5.array(hdf5.member(again, "exchange"), name)
                 affordable(path, (shapes[name][0], len(wanted), detectors), 4, f"'exchange/{name}'")
-                values = torch.from_numpy(np.asarray(found[:, wanted.start : wanted.stop], np.float32))
+                values = reals(path, f"'exchange/{name}'", found[:, wanted.start : wanted.stop], np.float32)
             if not torch.isfinite(values).all():
                 raise FileError(f"{path}: 'exchange/{name}' has NaN or infinite values.")
             return values.median(dim=0).values if name != "data" else values.transpose(0, 1)
@@ -266,7 +263,7 @@ def _theta(path: Path, group: Any, angles: int) -> Tensor | None:
     found = hdf5.array(group, "theta")
     unit = found.attrs.get("units", "degrees")
     unit = unit.decode("utf-8", "replace") if isinstance(unit, bytes) else str(unit)
-    values = torch.from_numpy(np.asarray(found[()], np.float64).reshape(-1))
+    values = reals(path, "'exchange/theta'", found[()], np.float64).reshape(-1)
     if len(values) != angles or not torch.isfinite(values).all():
         raise FileError(f"{path}: 'exchange/theta' has {len(values)} angles for {angles} projections, or has NaN.")
     return values if unit.lower().startswith("rad") else values * (pi / 180)
@@ -292,11 +289,11 @@ def _matlab(path: Path, slices: slice) -> Sinograms:
         sinogram = getattr(owner, "sinogram", found.get("sinogram"))
         if sinogram is None:
             raise FileError(f"{path} holds {', '.join(found) or 'nothing'}, but no sinogram.")
-        data = torch.from_numpy(np.ascontiguousarray(sinogram, np.float32))
+        data = reals(path, "the sinogram", sinogram, np.float32)
         data = data if data.ndim == 3 else data[None]
         parameters = getattr(owner, "parameters", None)
         angles = getattr(parameters, "angles", None)
-        degrees = None if angles is None else torch.from_numpy(np.array(angles, np.float64).reshape(-1))
+        degrees = None if angles is None else reals(path, "the angles", angles, np.float64).reshape(-1)
         lengths = {name: _length(path, parameters, *theirs) for name, theirs in HELSINKI.items()}
     if data.ndim != 3 or not torch.isfinite(data).all():
         raise FileError(
@@ -362,7 +359,7 @@ def _one(name: Path) -> Tensor:
     """A file that holds one image `(rows, columns)`."""
     if name.suffix.lower() == ".npy":
         with arrays.opened(name) as container:
-            values = _real(container.get("array")).whole()
+            values = container.get("array").real().whole()
     else:
         values = pictures.read_volume(name).slices
         values = values[0] if len(values) == 1 else values
@@ -380,7 +377,7 @@ def _alike(name: Path, first: Tensor) -> Tensor:
 
 def _field(path: Path, slices: slice, shape: Sequence[int]) -> Tensor:
     """Flat or dark fields from a file, a folder or a pattern, for the chosen slices."""
-    if path.is_dir() or any(sign in str(path) for sign in "*?["):
+    if path.is_dir() or is_pattern(path):
         names = _listed(path)
         affordable(path, (len(names), prod(_one(names[0]).shape)), 4, "fields")
         values = torch.stack([_one(name) for name in names])
@@ -389,7 +386,7 @@ def _field(path: Path, slices: slice, shape: Sequence[int]) -> Tensor:
             found = container.find_or_only(*FLAT, *DARK)
             if found is None:
                 raise FileError(f"{path} holds several arrays and none is called one of {', '.join((*FLAT, *DARK))}.")
-            values = found.whole()
+            values = found.real().whole()
     else:
         values = pictures.read_volume(path).slices
     if values.ndim >= 2 and values.shape[-2] != shape[0]:  # fields of all slices, of which some were chosen

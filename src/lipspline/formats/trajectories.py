@@ -163,6 +163,8 @@ def _with_maps(found: NonCartesianKspace, container: arrays.Container, numbers: 
 
 def _two_columns(trajectory: Tensor, source: object) -> Tensor:
     """Points `(..., 2)` in float64; a third column must be zero."""
+    if trajectory.is_complex() and trajectory.imag.any():
+        raise FileError(f"The trajectory of {source} is complex; give its two directions as two columns.")
     points = trajectory.real if trajectory.is_complex() else trajectory
     if points.ndim not in (3, 4) or points.shape[-1] not in (2, 3):
         raise FileError(

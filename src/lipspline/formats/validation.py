@@ -7,6 +7,11 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 LIMIT = 2**30
 """Bytes that one array read from a file may take; with its conversion to floats a reader stays below 2 GB."""
@@ -26,6 +31,13 @@ def existing(path: str | os.PathLike[str], kind: str) -> Path:
     if path.stat().st_size == 0:
         raise FileError(f"The {kind} file {path} is empty.")
     return path
+
+
+def reals(path: Path, what: str, values: Any, dtype: type) -> Tensor:
+    """Numbers of a file as a tensor, if they are real: no imaginary part is dropped."""
+    if np.iscomplexobj(values):
+        raise FileError(f"{path}: {what} is complex, but real numbers are wanted.")
+    return torch.from_numpy(np.ascontiguousarray(values, dtype))
 
 
 @contextlib.contextmanager

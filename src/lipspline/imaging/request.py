@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lipspline._infra import checks
+from lipspline._infra.files import is_pattern
 from lipspline.formats import ct as ct_files
 from lipspline.formats.sinograms import FILES, Sinograms, read_angles, read_sinograms
 from lipspline.imaging.ct import LARGEST, MeasuredCT, Scanner, SimulatedCT
@@ -181,10 +182,11 @@ class Request:
         return str(self.data) if is_path(self.data) else "array"
 
     def files(self) -> list[Path]:
-        """All files and folders that are read."""
+        """All files and folders that are read, and the patterns that name some of them."""
         named = [self.data, *(getattr(self.acquisition, each.name) for each in fields(self.acquisition))]
         named += [prior for prior in (self.prior, *self.compare) if Path(prior).suffix]
-        return [path for value in named if is_path(value) for path in _found(Path(value))]
+        paths = [Path(value) for value in named if is_path(value)]
+        return [file for path in paths for file in _found(path)] + [path for path in paths if is_pattern(path)]
 
     def options(self) -> dict[str, Any]:
         """Everything but the data, as JSON values for people."""

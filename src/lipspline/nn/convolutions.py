@@ -46,7 +46,10 @@ class OrthogonalConvolution(Constraint):
 
     def weight(self, *raw: Tensor) -> Tensor:
         matrix, *bases = raw
-        v = self.bases.weight(*bases) if bases else matrix.new_empty(self._shape_of_bases)
+        # Bases that are missing have no entries, or torch's record of how many tensors there are was changed.
+        if not bases and self._shape_of_bases.numel():
+            raise ValueError(f"The bases {tuple(self._shape_of_bases)} of an orthogonal convolution were not given.")
+        v = self.bases.weight(*bases) if bases else matrix.new_zeros(self._shape_of_bases)
         kernel = bcop_kernel(self._scaled(self.matrix.weight(matrix)), v)
         return kernel if self.groups == 1 else kernel.flatten(0, 1)
 
