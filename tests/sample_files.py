@@ -378,6 +378,17 @@ def write_ridge(path: Path) -> Path:
     return path
 
 
+def write_unrolled(path: Path) -> Path:
+    """A small unrolled denoiser: two steps down one ridge energy, then one down it with another strength."""
+    from lipspline.priors.ridge_files import load_ridge
+    from lipspline.priors.unrolled import UnrolledDenoiser, save_unrolled
+
+    first, second = load_ridge(write_ridge(path)), load_ridge(path)
+    second.log_strength += 1.0
+    save_unrolled(UnrolledDenoiser([first, second], [2, 1]), path)
+    return path
+
+
 MRI_FILES: dict[str, Callable[[Path], Path]] = {
     "single.h5": lambda path: write_fastmri(path, coils=False),
     "multi.h5": lambda path: write_fastmri(path, maps=True),
@@ -428,5 +439,6 @@ SINOGRAM_FILES: dict[str, Callable[[Path], Path]] = {
 WEIGHTS_FILES: dict[str, Callable[[Path], Path]] = {
     "denoiser.safetensors": write_denoiser,
     "ridge.safetensors": write_ridge,
+    "unrolled.safetensors": write_unrolled,
 }
 """Files with a prior, by name."""

@@ -5,12 +5,13 @@ import torch
 from torch import nn
 
 import lipspline as ls
-from lipspline.nn import Centering, ConvexPotential, L2NormPool2d, LinearSpline
+from lipspline.nn import Centering, ConvexPotential, L2NormPool2d, LinearSpline, RidgeStep, UnrolledRidge
 
 BLOCKS = {
     "potential": lambda: (ConvexPotential(4, 6), (4,)),
     "potential of relu": lambda: (ConvexPotential(4, 3, nn.ReLU()), (4,)),
     "potential of images": lambda: (ConvexPotential(2, 3), (2, 3, 3)),
+    "unrolled descent": lambda: (UnrolledRidge(RidgeStep(2, 3), RidgeStep(2, 3, strength=9.0)), (1, 4, 4)),
     "centering": lambda: (Centering(1), (5,)),
     "centering of images": lambda: (Centering(2, 3), (2, 3, 3)),
     "length of squares": lambda: (L2NormPool2d(2), (2, 4, 4)),
