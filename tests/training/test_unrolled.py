@@ -5,13 +5,13 @@ import torch
 from torch.nn import functional as F
 
 from lipspline.certification import certify
-from lipspline.functional.ridge import bank_norm_upper, odd_tables
+from lipspline.functional.ridge import odd_tables
 from lipspline.kernels import piecewise_affine
 from lipspline.kernels import ridge as kernel
 from lipspline.training.checkpoint import Checkpoints
 from lipspline.training.energies import Crops, EnergyTraining, noise_weights, train
 from lipspline.training.ridge import LearnedRidge, exported
-from lipspline.training.unrolled import LOUDNESS, UnrolledLearner, exported_steps, newest, score
+from lipspline.training.unrolled import LOUDNESS, UnrolledLearner, exported_steps, newest, sampled_norm, score
 
 pytestmark = pytest.mark.skipif(not kernel.has_ridge(torch.zeros(1)), reason="training needs the C kernels")
 
@@ -47,7 +47,7 @@ def by_autograd(learner: UnrolledLearner, x: torch.Tensor, y: torch.Tensor, nois
         tables = [odd_tables(step.constrained_slopes(), SMALL.radius, scale) for scale in step.scale(noise)]
         bent = [piecewise_affine(F.conv2d(one[None], filters, padding=2), *t) for one, t in zip(x, tables, strict=True)]
         gradient = F.conv_transpose2d(torch.cat(bent), filters, padding=2)
-        tau = 2 / (2 + strength * bank_norm_upper(filters))
+        tau = 2 / (2 + strength * sampled_norm(filters))
         x = (1 - tau) * x + tau * y - tau * strength * gradient
     return x
 

@@ -66,14 +66,15 @@ class UnrolledDenoiser(nn.Module):
     @property
     def nodes(self) -> torch.Tensor:
         """The noise levels of the last energy."""
-        return self._energies()[-1].nodes
+        return self.parts()[-1].nodes
 
-    def _energies(self) -> list[RidgeEnergy]:
+    def parts(self) -> list[RidgeEnergy]:
+        """The energies, in the order of the steps."""
         return list(self.energies)  # type: ignore[arg-type]
 
     def at(self, noise: float) -> UnrolledRidge:
         """The denoiser for noise with this standard deviation: `certify` proves that it is 1-Lipschitz."""
-        steps = [ridge_step(energy, noise) for energy in self._energies()]
+        steps = [ridge_step(energy, noise) for energy in self.parts()]
         return UnrolledRidge(
             *(step for step, times in zip(steps, self.repeats, strict=True) for _ in range(times))
         ).eval()
@@ -139,7 +140,7 @@ _PARTS = ("filters", "slopes", "log_scale", "log_strength", "nodes")
 
 def save_unrolled(denoiser: UnrolledDenoiser, path: str | os.PathLike[str]) -> None:
     """Write a denoiser as safetensors, with its constants, provenance and a checksum of everything as metadata."""
-    energies = denoiser._energies()
+    energies = denoiser.parts()
     tensors = {
         f"{number}.{name}": tensor.float().contiguous()
         for number, energy in enumerate(energies)

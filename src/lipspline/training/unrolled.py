@@ -9,6 +9,7 @@ training begins as good as the energy is.
     python -m lipspline.training.unrolled score --images bsd68 --file unrolled.safetensors
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from torch import Tensor, nn
 from lipspline.functional.ridge import hats, odd_tables
 from lipspline.kernels import ridge as kernels
 from lipspline.priors.ridge import RidgeEnergy
-from lipspline.priors.ridge_files import load_ridge
-from lipspline.priors.unrolled import UnrolledDenoiser, load_unrolled, save_unrolled
+from lipspline.priors.ridge_files import file_format, load_ridge
+from lipspline.priors.unrolled import FORMAT, UnrolledDenoiser, load_unrolled, save_unrolled
 from lipspline.training.energies import (
     EnergyTraining,
     command_line,
@@ -46,18 +47,24 @@ class LearnedSteps(nn.Module):
         self.steps = nn.ModuleList(LearnedRidge(settings) for _ in range(settings.own_steps))
 
 
+def sampled_norm(filters: Tensor) -> Tensor:
+    """About n = ‖W‖² of a bank: the largest of its power at some frequencies."""
+    return torch.fft.rfft2(filters[:, 0], s=(FREQUENCIES, FREQUENCIES)).abs().square().sum(dim=0).max()
+
+
+def kept_weight(strength: Tensor, norm: Tensor) -> Tensor:
+    """1 - τ for τ = 2/(2 + λn); then τλ = 2 (1 - τ) / n."""
+    return strength * norm / (2 + strength * norm)
+
+
 class PreparedStep:
     """One step x ← (1-τ)x + τy - τλ∇R(x), τ = 2/(2 + λn), n = ‖W‖², of images with noise, for the kernels in C."""
 
     def __init__(self, filters: Tensor, even: int, tables: Any, strength: Tensor):
         self.bank, self.tables = kernels.prepare_bank(filters, even), kernels.prepare_tables(*tables)
-        power = torch.fft.rfft2(filters.detach()[:, 0], s=(FREQUENCIES, FREQUENCIES)).abs().square().sum(dim=0)
-        self.norm = float(power.max())
-        self.kept = self.weight_of(strength).detach().reshape(-1, 1, 1, 1)
-
-    def weight_of(self, strength: Tensor) -> Tensor:
-        """1 - τ; then τλ = 2 (1 - τ) / n."""
-        return strength * self.norm / (2 + strength * self.norm)
+        norm = sampled_norm(filters.detach())
+        self.norm = float(norm)
+        self.kept = kept_weight(strength.detach(), norm).reshape(-1, 1, 1, 1)
 
     def gradient(self, x: Tensor) -> Tensor:
         return kernels.ridge_gradient(x, self.bank, self.tables)
@@ -81,10 +88,10 @@ def prepared(model: LearnedRidge, noise: Tensor) -> PreparedStep:
 class UnrolledLearner:
     """What is kept of a batch are the images after the first steps, and after each of the others."""
 
-    def __init__(self, settings: EnergyTraining, first: RidgeEnergy):
+    def __init__(self, settings: EnergyTraining, first: RidgeEnergy, own: Sequence[RidgeEnergy] = ()):
         self.settings, self.first, self.model = settings, first, LearnedSteps(settings)
-        for step in self.learned:
-            step.start_from(first)
+        for step, energy in zip(self.learned, own or [first] * settings.own_steps, strict=True):
+            step.start_from(energy)
 
     @property
     def learned(self) -> list[LearnedRidge]:
@@ -117,17 +124,18 @@ class UnrolledLearner:
         raise ValueError("An unrolled denoiser has no minimiser to carry errors through. Set adjoint_steps to 0.")
 
     def derivative_of_loss(self, kept: list[Tensor], x: Tensor, error: Tensor, noise: Tensor) -> Tensor:
-        """Back through the steps; each is linear in (1-τ)∇R, which so takes only the pairing of that with the error."""
+        """Back through the steps: each is linear in 1 - τ, in 2/n and in ∇R, which so take pairings with the error."""
         (*images, y), g, total = kept, error, error.new_zeros(())
         for number in reversed(range(len(self.learned))):
             step, before, after = self.learned[number], images[number], images[number + 1]
-            ready = prepared(step, noise)
+            ready, filters = prepared(step, noise), step.filters()
+            norm, stepped = sampled_norm(filters), (after - y) / ready.kept + y  # x - 2/n ∇R(x)
+            gradient = (before - stepped) * ready.norm / 2
             error = -2 / ready.norm * ready.kept * g
-            pairing = kernels.ridge_pairing(error, before, step.filters(), step.even, step.tables(noise))
-            stepped = (after - y) / ready.kept + y  # x - 2/n ∇R(x)
-            moved = (g * (stepped - y)).sum(dim=(1, 2, 3))  # by 1 - τ
-            total = total + pairing.sum() + (ready.weight_of(step.strength(noise)) * moved).sum()
-            g = ready.pulled_back(before, (before - stepped) * ready.norm / 2, g, noise)
+            by_gradient = kernels.ridge_pairing(error, before, filters, step.even, step.tables(noise)).sum()
+            by_kept = kept_weight(step.strength(noise), norm) @ (g * (stepped - y)).sum(dim=(1, 2, 3))
+            total = total + by_gradient + by_kept - 2 / norm * (ready.kept * g * gradient).sum()
+            g = ready.pulled_back(before, gradient, g, noise)
         return LOUDNESS * total
 
     def validate(self, images: list[Tensor]) -> str:
@@ -169,12 +177,20 @@ def newest(folder: Path, start: Path | None) -> UnrolledDenoiser:
 
 
 def _first(start: Path | None) -> RidgeEnergy:
+    return _energies(start)[0]
+
+
+def _energies(start: Path | None) -> list[RidgeEnergy]:
+    """The energy of the first steps, and those of the others if the training begins with an unrolled denoiser."""
     if start is None:
         raise ValueError("An unrolled denoiser begins with the steps of an energy. Give the file of that as start.")
-    return load_ridge(start)
+    return load_unrolled(start).parts() if file_format(start) == FORMAT else [load_ridge(start)]
+
+
+def _learner(settings: EnergyTraining, start: Path | None) -> UnrolledLearner:
+    first, *own = _energies(start)
+    return UnrolledLearner(settings, first, own)
 
 
 if __name__ == "__main__":
-    command_line(
-        lambda settings, start: UnrolledLearner(settings, _first(start)), newest, load_unrolled, save_unrolled, score
-    )
+    command_line(_learner, newest, load_unrolled, save_unrolled, score)
