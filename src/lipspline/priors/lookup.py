@@ -33,8 +33,8 @@ ENERGIES: dict[str, Callable[[], Prior]] = {
 }
 """Priors that are energies, by name, the recommended one first: a new energy joins here."""
 FORMATS: dict[str, Callable[[Path], Prior]] = {
-    RIDGE: resolve_learned_file,
-    ADAPTIVE: resolve_learned_file,
+    RIDGE: lambda path: resolve_learned_file(path),
+    ADAPTIVE: lambda path: resolve_learned_file(path),
     UNROLLED: resolve_unrolled,
 }
 """How files are read, by the format that they name; those of networks name another."""
