@@ -10,7 +10,7 @@ from pathlib import Path
 from lipspline._infra import checks
 from lipspline.priors.adaptive import FORMAT as ADAPTIVE
 from lipspline.priors.adaptive import AdaptiveRidge, load_adaptive
-from lipspline.priors.denoisers import resolve_file, resolve_shipped, shipped
+from lipspline.priors.denoisers import WHITE, resolve_file, resolve_shipped, resolve_unrolled, shipped
 from lipspline.priors.energy import Energy
 from lipspline.priors.prior import UNIT_RANGE, Kind, Prior, checked_range
 from lipspline.priors.ridge import RidgeEnergy
@@ -18,11 +18,9 @@ from lipspline.priors.ridge_files import FORMAT as RIDGE
 from lipspline.priors.ridge_files import file_format, load_ridge
 from lipspline.priors.tv import TotalVariation
 from lipspline.priors.unrolled import FORMAT as UNROLLED
-from lipspline.priors.unrolled import resolve_unrolled
 from lipspline.priors.wavelet import WaveletSparsity
 
 AUTO = "auto"
-WHITE = 255.0
 TV_WIDTH, WAVELET_WIDTH = 0.06, 0.03
 ENERGIES: dict[str, Callable[[], Prior]] = {
     "ridge-adaptive": lambda: resolve_learned("ridge-adaptive"),

@@ -11,11 +11,9 @@ Filters have mean zero and splines are odd, so that away from the border, where 
 signs do not matter: no range of values is a special case.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +21,14 @@ import torch
 from safetensors.torch import save as to_bytes
 from torch import nn
 
-from lipspline._infra import checks
 from lipspline._infra.files import write_whole
 from lipspline.functional.ridge import hats
 from lipspline.nn import FoldedSpline, RidgeStep, UnrolledRidge
-from lipspline.priors.prior import UNIT_RANGE, Kind, Prior, checked_range
 from lipspline.priors.ridge import RidgeEnergy
 from lipspline.priors.ridge_files import json_object, number_field, read_sealed, tensors_checksum, whole_field
 
 FORMAT = "lipspline-unrolled/1"
 MOST_STEPS = 1000
-WHITE = 255.0
 
 
 class UnrolledDenoiser(nn.Module):
@@ -94,43 +89,6 @@ def ridge_step(energy: RidgeEnergy, noise: float) -> RidgeStep:
         torch.exp(level @ energy.log_scale.mT) / noise,
     )
     return RidgeStep.of(energy.filters, spline.refresh(), level @ energy.log_strength)
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnrolledPrior(Prior):
-    """An unrolled denoiser for any noise level."""
-
-    denoiser: UnrolledDenoiser
-
-    @property
-    def kind(self) -> Kind:
-        """A denoiser."""
-        return Kind.DENOISER
-
-    @property
-    def summary(self) -> str:
-        """How many steps it takes, and what it was trained for."""
-        return (
-            f"1-Lipschitz denoiser of {sum(self.denoiser.repeats)} steps down learned ridge energies, trained for "
-            f"noise {self.levels[0]:g}/255 to {self.levels[-1]:g}/255"
-        )
-
-    def at(self, noise: float | None = None, *, range: tuple[float, float] = UNIT_RANGE) -> UnrolledRidge:
-        """The denoiser for a noise level; the range of values does not matter. Without a level it is the least one."""
-        checked_range(range)
-        level = checks.positive("noise", self.levels[0] if noise is None else noise, "It is in units of 1/255.")
-        return self.denoiser.at(level / WHITE)
-
-
-def resolve_unrolled(path: Path, name: str | None = None) -> UnrolledPrior:
-    """An unrolled denoiser from a file that `save_unrolled` has written."""
-    denoiser = load_unrolled(path)
-    return UnrolledPrior(
-        name=name or path.name,
-        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-        levels=tuple(round(WHITE * float(node), 6) for node in denoiser.nodes),
-        denoiser=denoiser,
-    )
 
 
 # Files
