@@ -469,6 +469,17 @@ def write_adaptive(path: Path) -> Path:
     return path
 
 
+def write_unrolled(path: Path) -> Path:
+    """A small unrolled denoiser: two steps down one ridge energy, then one down it with another strength."""
+    from lipspline.priors.ridge_files import load_ridge
+    from lipspline.priors.unrolled import UnrolledDenoiser, save_unrolled
+
+    first, second = load_ridge(write_ridge(path)), load_ridge(path)
+    second.log_strength += 1.0
+    save_unrolled(UnrolledDenoiser([first, second], [2, 1]), path)
+    return path
+
+
 MRI_FILES: dict[str, Callable[[Path], Path]] = {
     "single.h5": lambda path: write_fastmri(path, coils=False),
     "multi.h5": lambda path: write_fastmri(path, maps=True),
@@ -559,5 +570,6 @@ WEIGHTS_FILES: dict[str, Callable[[Path], Path]] = {
     "ridge.safetensors": write_ridge,
     "weak.safetensors": lambda path: write_ridge(path, -0.2),
     "adaptive.safetensors": write_adaptive,
+    "unrolled.safetensors": write_unrolled,
 }
 """Files with a prior, by name."""

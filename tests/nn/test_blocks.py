@@ -12,7 +12,9 @@ from lipspline.nn import (
     InvertibleUpsampling,
     L2NormPool2d,
     LinearSpline,
+    RidgeStep,
     SampleUnshuffle,
+    UnrolledRidge,
 )
 
 BLOCKS = {
@@ -22,6 +24,7 @@ BLOCKS = {
     "potential of convolutions": lambda: (ConvexPotential(2, 3, kernel=3), (2, 4, 4)),
     "downsampling": lambda: (InvertibleDownsampling(2), (2, 4, 4)),
     "upsampling of volumes": lambda: (InvertibleUpsampling(2, axes=3), (8, 2, 1, 2)),
+    "unrolled descent": lambda: (UnrolledRidge(RidgeStep(2, 3), RidgeStep(2, 3, strength=9.0)), (1, 4, 4)),
     "centering": lambda: (Centering(1), (5,)),
     "centering of images": lambda: (Centering(2, 3), (2, 3, 3)),
     "length of squares": lambda: (L2NormPool2d(2), (2, 4, 4)),

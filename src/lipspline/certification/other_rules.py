@@ -7,14 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from lipspline._infra import checks
+from lipspline._infra.memory import remembered
 from lipspline.certification.certificate import root_up
 from lipspline.certification.functions import HARMLESS_THRESHOLD
-from lipspline.certification.inspection import axes_of, number_of, sizes_of, weight_of
+from lipspline.certification.inspection import as_it_runs, axes_of, class_that_runs, number_of, sizes_of, weight_of
 from lipspline.certification.linear_rules import adaptive_pool_upper
 from lipspline.certification.proof import Bound, layer_bound, register_rule
 from lipspline.functional.convolutions import conv_norm_upper
 from lipspline.functional.knots import FreeKnots, intercepts
 from lipspline.functional.matrices import spectral_norm_upper
+from lipspline.functional.ridge import bank_norm_upper, descent_norm_upper
 from lipspline.functional.spline import region_tables
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
 from lipspline.nn.blocks import (
@@ -26,6 +28,7 @@ from lipspline.nn.blocks import (
 )
 from lipspline.nn.convolutions import SampleUnshuffle
 from lipspline.nn.inference import FoldedSpline, FreeKnotSpline
+from lipspline.nn.ridge import RidgeStep, UnrolledRidge
 from lipspline.nn.spline import LinearSpline
 
 
@@ -98,6 +101,28 @@ def _convex_potential(layer: ConvexPotential) -> Bound:
     return (upper * (1 + 1e-15) if upper != 1 else 1.0), f"symmetric residual, slopes in [{low:.3g}, {high:.3g}]"
 
 
+@register_rule(UnrolledRidge)
+@torch.no_grad()
+def _unrolled_ridge(layer: UnrolledRidge) -> Bound:
+    """Step by step: the Jacobian by y after each, from that before it."""
+    upper, largest = 1.0, 0.0
+    for step in layer.steps:
+        if class_that_runs(step, within_eval=False) is not RidgeStep or RidgeStep.forward is not _RIDGE_STEP:
+            raise ValueError(f"The steps of an UnrolledRidge must be RidgeStep as it is, not {type(step).__name__}.")
+        run = as_it_runs(step)
+        assert isinstance(run, RidgeStep)
+        tau, weight = (checks.within("A coefficient of a RidgeStep", float(c), 0, 1e300) for c in run.coefficients())
+        low, high = _slopes_of(run.activation)
+        bank = _bank_norm(weight_of(run, "weight", ndim=4))
+        upper = descent_norm_upper(upper, tau, weight, (low, high), bank)
+        largest = max(largest, weight * bank * high / tau)
+    return upper, f"{len(layer.steps)} symmetric steps towards the input, L up to {largest:.3g}"
+
+
+_bank_norm = remembered(bank_norm_upper)
+_RIDGE_STEP = RidgeStep.forward
+
+
 def _slopes_of(activation: nn.Module) -> tuple[float, float]:
     if type(activation) is nn.ReLU:
         return 0.0, 1.0
@@ -107,7 +132,8 @@ def _slopes_of(activation: nn.Module) -> tuple[float, float]:
         tables = activation.tables()[1] if isinstance(activation, LinearSpline) else slopes
         return min(float(slopes.min()), float(tables.min())), max(float(slopes.max()), float(tables.max()))
     raise ValueError(
-        f"{type(activation).__name__} has no rule inside a ConvexPotential: use nn.ReLU or a LinearSpline."
+        f"{type(activation).__name__} has no rule inside a ConvexPotential or a RidgeStep: use nn.ReLU or a "
+        f"LinearSpline."
     )
 
 

@@ -20,6 +20,7 @@ from lipspline.certification.search import estimate_lower
 from lipspline.nn.blocks import ConvexPotential
 from lipspline.nn.fold import class_before
 from lipspline.nn.inference import FreeKnotSpline, InferenceConv2d
+from lipspline.nn.ridge import UnrolledRidge
 
 Bound = tuple[float, str]
 ChildBounds = Callable[[str, nn.Module], BoundProduct]
@@ -217,7 +218,7 @@ def _leaf_bound(name: str, module: nn.Module) -> float | None:
     return _bounds(name, module, (), within_eval=False).upper
 
 
-_OPAQUE: set[type[nn.Module]] = {FreeKnotSpline, InferenceConv2d, ConvexPotential}
+_OPAQUE: set[type[nn.Module]] = {FreeKnotSpline, InferenceConv2d, ConvexPotential, UnrolledRidge}
 """Layers whose operations say less than their class."""
 
 

@@ -23,7 +23,7 @@ from lipspline.imaging.strength import describe_prior, known, proven_upper
 from lipspline.networks.tiling import apply_tiled
 from lipspline.operators import Identity
 from lipspline.pnp import minimize
-from lipspline.priors import UNIT_RANGE, DenoiserPrior, EnergyPrior, Prior, resolve
+from lipspline.priors import UNIT_RANGE, DenoiserPrior, EnergyPrior, Kind, Prior, resolve
 
 Watch = Callable[[int, int], None]
 RECOMMENDED = "ridge-adaptive"
@@ -58,7 +58,7 @@ class Denoised:
     estimated: bool
     model: str
     trained_noise: float | None
-    """The noise that a network was trained for; it was rescaled if that is another. None for energies."""
+    """The noise that a network was trained for; it was rescaled if that is another. None for priors of all levels."""
     lipschitz: float | None
     """The proven bound on how much more the result can change than the input; None if there is none."""
     distance: float | None
@@ -136,7 +136,7 @@ def denoise_file(
         found = _read(source, target, white, black)
         level = 255 * _estimated(found.planes) if noise == "auto" else _checked_level(noise)
         prior = resolve(asked)
-        clean = _by_network if isinstance(prior, DenoiserPrior) else _by_energy
+        clean = _by_network if prior.kind is Kind.DENOISER else _by_energy
         result = clean(prior, level, found.planes, watch or (lambda done, total: None))
         served = prior.at(level)
         done = Denoised(

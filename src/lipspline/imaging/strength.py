@@ -30,7 +30,7 @@ from lipspline.imaging.problem import Problem
 from lipspline.networks.files import checksum
 from lipspline.operators.elementary import Selected
 from lipspline.pnp import Progress, minimize
-from lipspline.priors import COMPLEX_RANGE, UNIT_RANGE, DenoiserPrior, Energy, EnergyPrior, Prior, resolve
+from lipspline.priors import COMPLEX_RANGE, UNIT_RANGE, Energy, EnergyPrior, Prior, resolve
 from lipspline.priors.energy import AdaptiveEnergy
 
 Auto = Literal["auto"]
@@ -147,7 +147,6 @@ def choose(
         if beta != "auto":
             raise ValueError(f"beta is the weight of a denoiser, but {found.name} is an energy. Give strength instead.")
         return _choose_energy(found, noise, problem, factor, max_steps if refine else 0, watch)
-    assert isinstance(found, DenoiserPrior)
     return _choose_denoiser(found, noise, beta, problem, PRIOR * factor)
 
 
@@ -273,9 +272,7 @@ def _vertex(errors: dict[int, float], best: int) -> float:
     return 0.0 if bend <= 0 else min(max((left - right) / (2 * bend), -0.5), 0.5)
 
 
-def _choose_denoiser(
-    found: DenoiserPrior, noise: float | Auto, beta: float | Auto, problem: Problem, prior: float
-) -> Strength:
+def _choose_denoiser(found: Prior, noise: float | Auto, beta: float | Auto, problem: Problem, prior: float) -> Strength:
     weight = None if beta == "auto" else checks.within("beta", beta, 0, 1)
     relative = relative_noise(problem, prior)
     words = "given" if weight and noise != "auto" else _seen(problem)
@@ -328,7 +325,7 @@ def matching_noise(relative: float, beta: float) -> float:
     return min(max(255 * relative / sqrt(beta), NOISES[0]), NOISES[1])
 
 
-def automatic_level(prior: DenoiserPrior, relative: float, weight: float | None = None) -> float:
+def automatic_level(prior: Prior, relative: float, weight: float | None = None) -> float:
     """The noise level that goes with β; where β is free too, not below those that the denoiser was trained for."""
     level = matching_noise(relative, weight or USUAL_BETA)
     return max(level, min(prior.levels)) if weight is None else level

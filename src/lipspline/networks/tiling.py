@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lipspline._infra import checks
 from lipspline.nn.inference import InferenceConv2d
+from lipspline.nn.ridge import UnrolledRidge
 
 SMALL = 20480  # numbers up to which torch convolves a single image without oneDNN, with other rounding
 ALIGNED = 4  # pixels between places where Winograd's algorithm rounds alike
@@ -53,6 +54,8 @@ def apply_tiled(
         watch: called with the tiles done and their number after each of them.
     """
     checks.at_least("tile", tile, 1)
+    if any(isinstance(layer, UnrolledRidge) for layer in model.modules()):  # it sees far, and its memory is flat anyway
+        return model(image)
     tile, margin, wraps = _aligned(tile), _aligned(reach_of_a_border(model)), _wraps(model)
     height, width = image.shape[-2:]
     while _pixels(height, tile, margin) * _pixels(width, tile, margin) <= SMALL and tile < max(height, width):

@@ -24,7 +24,11 @@ from lipspline._infra import checks
 from lipspline.networks.builders import Network
 from lipspline.networks.files import load
 from lipspline.networks.rescale import Rescaled, level_for, serve_
+from lipspline.nn import UnrolledRidge
 from lipspline.priors.prior import UNIT_RANGE, Kind, Prior, checked_range
+from lipspline.priors.unrolled import UnrolledDenoiser, load_unrolled
+
+WHITE = 255.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +95,32 @@ class DenoiserPrior(Prior):
         return self.levels
 
 
+@dataclass(frozen=True, kw_only=True)
+class UnrolledPrior(Prior):
+    """An unrolled denoiser for any noise level."""
+
+    denoiser: UnrolledDenoiser
+
+    @property
+    def kind(self) -> Kind:
+        """A denoiser."""
+        return Kind.DENOISER
+
+    @property
+    def summary(self) -> str:
+        """How many steps it takes, and what it was trained for."""
+        return (
+            f"1-Lipschitz denoiser of {sum(self.denoiser.repeats)} steps down learned ridge energies, trained for "
+            f"noise {self.levels[0]:g}/255 to {self.levels[-1]:g}/255"
+        )
+
+    def at(self, noise: float | None = None, *, range: tuple[float, float] = UNIT_RANGE) -> UnrolledRidge:
+        """The denoiser for a noise level; the range of values does not matter. Without a level it is the least one."""
+        checked_range(range)
+        level = checks.positive("noise", self.levels[0] if noise is None else noise, "It is in units of 1/255.")
+        return self.denoiser.at(level / WHITE)
+
+
 @functools.cache
 def available() -> dict[tuple[str, int], Path]:
     """The weights of denoisers in the package, by name and noise level."""
@@ -129,6 +159,17 @@ def resolve_file(path: Path) -> DenoiserPrior:
         levels=() if level is None else (level,),
         range=_trained_range(network.provenance),
         files={math.nan if level is None else level: path},
+    )
+
+
+def resolve_unrolled(path: Path, name: str | None = None) -> UnrolledPrior:
+    """An unrolled denoiser from a file that `save_unrolled` has written."""
+    denoiser = load_unrolled(path)
+    return UnrolledPrior(
+        name=name or path.name,
+        sha256=_sha256(path),
+        levels=tuple(round(WHITE * float(node), 6) for node in denoiser.nodes),
+        denoiser=denoiser,
     )
 
 

@@ -10,17 +10,17 @@ from pathlib import Path
 from lipspline._infra import checks
 from lipspline.priors.adaptive import FORMAT as ADAPTIVE
 from lipspline.priors.adaptive import AdaptiveRidge, load_adaptive
-from lipspline.priors.denoisers import resolve_file, resolve_shipped, shipped
+from lipspline.priors.denoisers import WHITE, resolve_file, resolve_shipped, resolve_unrolled, shipped
 from lipspline.priors.energy import Energy
 from lipspline.priors.prior import UNIT_RANGE, Kind, Prior, checked_range
 from lipspline.priors.ridge import RidgeEnergy
 from lipspline.priors.ridge_files import FORMAT as RIDGE
 from lipspline.priors.ridge_files import file_format, load_ridge
 from lipspline.priors.tv import TotalVariation
+from lipspline.priors.unrolled import FORMAT as UNROLLED
 from lipspline.priors.wavelet import WaveletSparsity
 
 AUTO = "auto"
-WHITE = 255.0
 TV_WIDTH, WAVELET_WIDTH = 0.06, 0.03
 ENERGIES: dict[str, Callable[[], Prior]] = {
     "ridge-adaptive": lambda: resolve_learned("ridge-adaptive"),
@@ -30,6 +30,12 @@ ENERGIES: dict[str, Callable[[], Prior]] = {
     "wavelet": lambda: resolve_formula("wavelet", WaveletSparsity, WAVELET_WIDTH, "cycle-spun orthonormal wavelets"),
 }
 """Priors that are energies, by name, the recommended one first: a new energy joins here."""
+FORMATS: dict[str, Callable[[Path], Prior]] = {
+    RIDGE: lambda path: resolve_learned_file(path),
+    ADAPTIVE: lambda path: resolve_learned_file(path),
+    UNROLLED: resolve_unrolled,
+}
+"""How files are read, by the format that they name; those of networks name another."""
 FIRST = ("lls",)
 """The denoisers that are listed first; the others follow in alphabetical order."""
 
@@ -67,7 +73,7 @@ def resolve(prior: str | os.PathLike[str] | Prior = AUTO) -> Prior:
         return resolve_shipped(str(prior))
     path = Path(prior)
     if path.suffix == ".safetensors":
-        return resolve_learned_file(path) if file_format(path) in (RIDGE, ADAPTIVE) else resolve_file(path)
+        return FORMATS.get(file_format(path), resolve_file)(path)
     raise ValueError(f"prior must be one of {', '.join(names())}, or a .safetensors file, but is {os.fspath(prior)!r}.")
 
 

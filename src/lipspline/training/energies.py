@@ -51,6 +51,8 @@ class EnergyTraining:
     lr: float = 5e-4  # of the filters
     lr_curves: float = 3e-3  # of slopes, scales and strengths
     lr_network: float = 3e-3  # of the network of weights, if there is one
+    own_steps: int = 8  # of an unrolled denoiser, those with weights of their own
+    shared_steps: int = 24  # and those before, with the weights of an energy
     average: float = 0.999
     seed: int = 0
 

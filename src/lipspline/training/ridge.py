@@ -77,7 +77,9 @@ class LearnedRidge(nn.Module):
         self.slopes[rows] = energy.slopes
         self.log_scale.copy_(energy.log_scale.mean(dim=0).expand_as(self.log_scale))
         self.log_scale[rows] = energy.log_scale
-        missing = (math.log(self.settings.top) - energy.log_strength).clamp_min(1e-3)
+        grown = float(self.filters()[rows].norm() / energy.filters.norm())  # by the normalisation of the parameters
+        self.log_scale -= math.log(grown)
+        missing = (math.log(self.settings.top) - energy.log_strength + 2 * math.log(grown)).clamp_min(1e-3)
         self.gap.copy_(torch.log(torch.expm1(missing)))
 
     def filters(self) -> Tensor:
