@@ -144,22 +144,25 @@ class SoftSenseMRI(LinearOperator):
     def norm_bounds(self) -> tuple[float, float]:
         """From above the largest norm of the matrix S_mc of a pixel, as ‖M F‖ <= 1; from below a Rayleigh quotient.
 
-        Pixels do not meet before the Fourier transform, so that the norm of all maps is that of the worst pixel.
+        Pixels do not meet before the Fourier transform, so that the norm of all maps is that of the worst pixel. From
+        below what this pixel gives is tried too: where all is measured it is the norm.
         """
-        return self._rayleigh, self._largest
+        return self._bounds
 
     def smallest_singular_value(self) -> None:
         """Not known: between the images there are pixels that nothing is measured of."""
 
     @cached_property
-    def _rayleigh(self) -> float:
-        return rayleigh_lower_bound(self)
-
-    @cached_property
-    def _largest(self) -> float:
-        pixels = self.maps.to(torch.complex128).flatten(2).permute(2, 0, 1)
-        squares = torch.linalg.eigvalsh(pixels @ pixels.mH)[:, -1]
-        return sqrt(float(squares.max())) * (1 + 1e-12)
+    def _bounds(self) -> tuple[float, float]:
+        pixels = self.maps.to(torch.complex128).flatten(2).permute(2, 1, 0)
+        squares, vectors = torch.linalg.eigh(pixels.mH @ pixels)
+        worst = int(squares[:, -1].argmax())
+        x = torch.zeros(1, *self.maps.shape[::2], self.maps.shape[-1], dtype=torch.complex128, device=self.maps.device)
+        x.flatten(2)[0, :, worst] = vectors[worst, :, -1]
+        x = self._fourier.as_image(self.stack(x))
+        alone = float(self.forward(x).norm() / x.norm().clamp_min(torch.finfo(torch.float64).tiny))
+        upper = sqrt(float(squares[worst, -1])) * (1 + 1e-12)
+        return max(rayleigh_lower_bound(self), alone * (1 - 1e-9)), upper
 
 
 def simulated_maps(coils: int, shape: tuple[int, int], *, distance: float = 1.5) -> Tensor:
