@@ -193,13 +193,14 @@ def place_in_dicom(position, orientation, spacing, row: int, column: int) -> np.
 
 
 @pytest.mark.skipif(shutil.which("dcm2json") is None, reason="dcmtk is not installed")
-def test_dcmtk_reads_the_same_place(tmp_path):
-    path = write(tmp_path / "raw.h5", phantom(), DIRECTIONS["oblique"])
+@pytest.mark.parametrize("name", DIRECTIONS)
+def test_dcmtk_reads_the_same_place(name, tmp_path):
+    path = write(tmp_path / "raw.h5", phantom(), DIRECTIONS[name])
     ls.reconstruct(path, strength=0.01, max_steps=5, slices=slice(1, 2)).save(tmp_path / "one.dcm")
     done = subprocess.run(["dcm2json", tmp_path / "one.dcm"], capture_output=True, text=True, check=True)
     tags = {key: value.get("Value") for key, value in json.loads(done.stdout).items()}
     place = place_in_dicom(tags["00200032"], tags["00200037"], tags["00280030"], *MARKERS[1])
-    np.testing.assert_allclose(place, expected_places(DIRECTIONS["oblique"])[1], atol=1e-3)
+    np.testing.assert_allclose(place, expected_places(DIRECTIONS[name])[1], atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["axial", "oblique"])

@@ -17,6 +17,7 @@ from lipspline.operators import (
     MultiCoilMRI,
     NonCartesianMRI,
     ParallelBeamCT,
+    SoftSenseMRI,
     WeightedCT,
     cartesian_mask,
     radial_trajectory,
@@ -63,6 +64,10 @@ CASES: dict[str, Callable[[], LinearOperator]] = {
     "multi-coil, own maps for each image": lambda: MultiCoilMRI(
         plane_mask(4, 6), batch_of_maps(2, 3, (4, 6)), convention="centred"
     ),
+    "soft sense, centred": lambda: SoftSenseMRI(
+        cartesian_mask(6, 2), batch_of_maps(2, 3, (4, 6)), convention="centred"
+    ),
+    "soft sense, three sets, real images, odd": lambda: SoftSenseMRI(plane_mask(3, 5), batch_of_maps(3, 4, (3, 5))),
     "trajectory, radial": lambda: NonCartesianMRI(radial_trajectory(5, 8), (8, 8)),
     "trajectory, any points, odd": lambda: NonCartesianMRI(2 * random(30, 2).clamp(-1.2, 1.2), (5, 7)),
     "trajectory, coils, real images": lambda: NonCartesianMRI(

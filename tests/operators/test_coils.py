@@ -6,7 +6,15 @@ import pytest
 import torch
 from operator_cases import batch_of_maps, dense, image, plane_mask, random
 
-from lipspline.operators import MRI, Identity, MultiCoilMRI, cartesian_mask, compress_coils, simulated_maps
+from lipspline.operators import (
+    MRI,
+    Identity,
+    MultiCoilMRI,
+    SoftSenseMRI,
+    cartesian_mask,
+    compress_coils,
+    simulated_maps,
+)
 
 
 @pytest.mark.parametrize("convention", ["paper", "centred"])
@@ -119,3 +127,61 @@ def test_the_support_is_where_some_coil_sees():
     everywhere = MultiCoilMRI(plane_mask(6, 7), simulated_maps(3, (6, 7)))
     assert (H + everywhere).support is None
     assert H.adjoint(random(1, 3, 6, 7, dtype=torch.complex128))[..., 2:, 4].abs().max() == 0
+
+
+# Several sets of maps
+
+
+def test_sets_of_maps_add_up_what_each_would_measure():
+    mask, maps = plane_mask(5, 6), batch_of_maps(2, 3, (5, 6))
+    H = SoftSenseMRI(mask, maps, convention="centred")
+    images = random(2, 2, 5, 6, dtype=torch.complex128)
+    alone = [
+        MultiCoilMRI(mask, some, convention="centred").forward(images[:, m : m + 1]) for m, some in enumerate(maps)
+    ]
+    torch.testing.assert_close(H.forward(H.stack(images)), alone[0] + alone[1])
+    torch.testing.assert_close(H.split(H.stack(images)), images)
+
+
+def test_rows_between_the_images_are_outside_the_support_and_not_measured():
+    maps = batch_of_maps(2, 3, (4, 5))
+    maps[1, :, 2, 3] = 0
+    H = SoftSenseMRI(torch.ones(5, dtype=torch.bool), maps)
+    seen = torch.ones(1, 24, 5, dtype=torch.bool)
+    seen[:, 4:20] = False
+    seen[:, 22, 3] = False
+    assert torch.equal(H.support, seen)
+    assert not H.forward((~seen).double()[None]).any()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_norm_of_sets_of_maps_is_that_of_the_worst_pixel(seed):
+    check_soft_sense_bounds(seed)
+
+
+@pytest.mark.slow
+def test_the_norms_of_a_thousand_random_sets_of_maps():
+    for seed in range(1000):
+        check_soft_sense_bounds(seed)
+
+
+def check_soft_sense_bounds(seed: int) -> None:
+    stream = torch.Generator().manual_seed(seed)
+    sets, height, width = (
+        int(torch.randint(low, high, (), generator=stream)) for low, high in ((1, 4), (2, 6), (2, 6))
+    )
+    maps = torch.randn(sets, sets + 2, height, width, generator=stream, dtype=torch.complex128)
+    maps = maps * torch.rand(sets, 1, height, width, generator=stream)  # weights
+    H = SoftSenseMRI(torch.ones(width, dtype=torch.bool), maps, convention="centred")
+    norm = float(torch.linalg.svdvals(dense(H.forward, image(H, batch=1)))[0])
+    lower, upper = H.norm_bounds()
+    assert lower <= norm * (1 + 1e-12)
+    assert norm <= upper
+    assert upper <= 1.01 * lower
+
+
+def test_sets_of_maps_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"Sets of coil maps have shape \(M, C, H, W\), but these have \(3, 4, 5\)"):
+        SoftSenseMRI(torch.ones(5, dtype=torch.bool), batch_of_maps(1, 3, (4, 5))[0])
+    with pytest.raises(ValueError, match="does not fit"):
+        SoftSenseMRI(torch.ones(6, dtype=torch.bool), batch_of_maps(2, 3, (4, 5)))

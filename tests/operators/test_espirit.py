@@ -8,7 +8,7 @@ import pytest
 import torch
 from operator_cases import random
 
-from lipspline.operators import MRI, MultiCoilMRI, cartesian_mask, espirit, simulated_maps
+from lipspline.operators import MRI, MultiCoilMRI, cartesian_mask, espirit, espirit_sets, simulated_maps
 from lipspline.operators._espirit import calibration_region, window_correlation
 from lipspline.operators.mri import centred_fft, uncentred_fft
 
@@ -152,3 +152,16 @@ def test_it_is_faster_than_sigpy(brain):
     ratio = (time.perf_counter() - middle) / (middle - start)
     print(f"\nESPIRiT, 4 coils, 256x256: {middle - start:.3f} s, {ratio:.1f} times faster than sigpy")
     assert ratio > 1
+
+
+def test_sets_of_maps_are_orthonormal_and_the_first_is_that_of_espirit():
+    kspace = centred_fft(simulated_maps(4, (32, 32)) * disks(32, 32))
+    maps, values = espirit_sets(kspace, 2)
+    gram = torch.einsum("achw,bchw->abhw", maps.conj(), maps)
+    torch.testing.assert_close(gram, torch.eye(2).to(gram)[..., None, None].expand_as(gram), atol=1e-4, rtol=0)
+    assert (values[0] >= values[1]).all()
+    assert float(values.max()) <= 1 + 1e-4
+    single = espirit(kspace, crop=1e-3, convention="centred")
+    torch.testing.assert_close((maps[0].conj() * single).sum(dim=0).abs(), torch.ones(32, 32), atol=1e-4, rtol=0)
+    with pytest.raises(ValueError, match="makes 1 to C sets of k-space"):
+        espirit_sets(kspace, 5)

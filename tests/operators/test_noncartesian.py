@@ -2,9 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
-from operator_cases import dense, image, random
+from operator_cases import data, dense, image, inner, random
 
 from lipspline.operators import MultiCoilMRI, NonCartesianMRI, radial_trajectory, simulated_maps
 from lipspline.operators.noncartesian import circulant_bound, toeplitz_kernel
@@ -52,12 +53,45 @@ def test_the_bounds_are_close_to_the_norm_for_one_coil(seed):
         0.1 * random(20, 2, seed=seed),
         3 * random(25, 2, seed=seed).clamp(-1, 1),
     ][seed]
-    H = NonCartesianMRI(points, size)
-    norm = float(torch.linalg.svdvals(dense(H.forward, image(H)))[0])
+    check_bounds(NonCartesianMRI(points, size))
+
+
+def check_bounds(H: NonCartesianMRI, seed: int = 0) -> None:
+    """Both bounds against the dense matrix, and the adjoint in the precision that images have."""
+    matrix = dense(H.forward, image(H, batch=1))
+    norm = float(torch.linalg.svdvals(matrix)[0])
     lower, upper = H.norm_bounds()
-    assert lower <= norm * (1 + 1e-9)
-    assert norm <= upper
-    assert upper <= 1.05 * lower
+    assert lower <= norm * (1 + 1e-9), seed
+    assert norm <= upper, seed
+    assert upper <= 1.05 * lower, seed
+    x, y = image(H, torch.float32, seed, batch=1), data(H, torch.float32, seed + 1, batch=1)
+    assert abs(inner(H.forward(x), y) - inner(x, H.adjoint(y))) <= 1e-6 * norm * float(x.norm() * y.norm()), seed
+
+
+@pytest.mark.slow
+def test_the_bounds_of_a_thousand_random_trajectories():
+    """Lines, spirals, scattered points and clusters of them, with and without weights."""
+    for seed in range(1000):
+        check_bounds(random_trajectory(seed), seed)
+
+
+def random_trajectory(seed: int) -> NonCartesianMRI:
+    draw = np.random.default_rng(seed)
+    height, width = (int(n) for n in draw.integers(3, 10, 2))
+    reach, count = min(height, width) / 2, int(draw.integers(1, 8))
+    turn = torch.linspace(0, 1, 12, dtype=torch.float64)
+    angles = turn * float(draw.uniform(3, 20)) + 2 * math.pi * torch.arange(count).unsqueeze(1) / count
+    spiral = reach * turn * torch.stack([angles.cos(), angles.sin()])
+    points = [
+        lambda: radial_trajectory(count, 2 * int(reach), golden=bool(draw.integers(2))),
+        lambda: spiral.movedim(0, -1),
+        lambda: torch.from_numpy(draw.uniform(-reach, reach, (5 * count, 2))),
+        lambda: torch.from_numpy(draw.normal(size=(1, 2)) + 0.2 * draw.normal(size=(3 * count, 2))).clamp(
+            -reach, reach
+        ),
+    ][draw.integers(4)]()
+    weights = torch.from_numpy(draw.exponential(size=points.shape[:-1])) if draw.random() < 0.5 else None
+    return NonCartesianMRI(points, (height, width), weights=weights)
 
 
 def test_entries_of_the_kernel_are_those_of_the_matrix():

@@ -76,6 +76,9 @@ def mri(
     unknown: Annotated[str, typer.Option(help="complex images, or real ones once their phase is folded.")] = "complex",
     whiten: Annotated[str, typer.Option(help="auto makes the noise of the coils white; or none.")] = "auto",
     virtual_coils: Annotated[int | None, typer.Option(help="Compress the coils to so many.", min=1)] = None,
+    map_sets: Annotated[
+        int, typer.Option(help="Sets of coil maps: 2 if the object is larger than the field of view.", min=1, max=2)
+    ] = 1,
     simulate: Simulate = False,
     data_noise: DataNoise = None,
     prior: Prior = "auto",
@@ -115,6 +118,7 @@ def mri(
             unknown=cast(Unknown, unknown),
             whiten=cast(Whiten, whiten),
             virtual_coils=virtual_coils,
+            map_sets=map_sets,
             simulate=simulate,
             data_noise=data_noise,
             seed=seed,
@@ -313,7 +317,7 @@ def _warn(result: Reconstruction) -> None:
     if odd := result.unexplained:
         sentences.append(
             f"slice(s) {_numbers(odd)} are farther from the measurements than noise explains. Check angles, rotation "
-            f"axis, orientation, field of view and coil maps."
+            f"axis, orientation, field of view and coil maps (an object larger than the field of view: --map-sets 2)."
         )
     for sentence in sentences:
         err.print(f"lipspline: {sentence}", style="yellow", highlight=False, soft_wrap=True)

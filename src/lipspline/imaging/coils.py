@@ -1,6 +1,7 @@
 """Coils of measured MRI, on any trajectory: how they are mixed, their maps, and the phase that is folded into these."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from lipspline._infra import checks
 from lipspline.imaging.coil_noise import Mixing, noise_covariance, virtual_coils, whitening
-from lipspline.operators import LinearOperator, MultiCoilMRI, NonCartesianMRI, espirit
+from lipspline.operators import LinearOperator, MultiCoilMRI, NonCartesianMRI, SoftSenseMRI, espirit, espirit_sets
 from lipspline.operators._espirit import UNCROPPED, calibration_region, region_images
 from lipspline.operators.mri import Convention
 
@@ -20,6 +21,7 @@ Whiten = Literal["auto", "none"]
 WHITENS = ("auto", "none")
 Unknown = Literal["complex", "real"]
 UNKNOWNS = ("complex", "real")
+MAP_SETS = (1, 2)
 LOW_RESOLUTION = 24
 """Columns and rows, at most, of the middle of k-space that the phase of an image is taken from."""
 FAINT = 1e-3  # of the largest modulus: below it the phase of an image of low resolution is taken for 0
@@ -27,6 +29,8 @@ SHORTEST = 6  # columns and rows of it, at least
 BLIND = 1e-3  # of the largest root sum of squares: below it a pixel is seen by no coil
 FROM_SILENCE = "an estimate from where no signal is"
 DETERMINED = 0.95  # of 1: the eigenvalue of ESPIRiT that well determined maps reach somewhere
+SOFT = (0.8, 0.95)
+"""The second set of maps has weight 0 where its eigenvalue is below the first of these, and 1 above the second."""
 
 
 def check_coil_options(
@@ -43,6 +47,17 @@ def check_coil_options(
     checks.one_of("whiten", whiten, WHITENS)
     if virtual is not None and checks.at_least("virtual_coils", virtual, 1) > shape[1]:
         raise ValueError(f"virtual_coils is {virtual}, but there are {shape[1]} coils.")
+
+
+def check_map_sets(map_sets: int, estimable: bool) -> None:
+    """Refuse other numbers of sets of maps than 1 and 2, and 2 where they cannot be estimated."""
+    if map_sets not in MAP_SETS:
+        raise ValueError(f"map_sets must be 1 or 2, but is {map_sets!r}.")
+    if map_sets == 2 and not estimable:
+        raise ValueError(
+            "map_sets=2 estimates maps of at least three coils from Cartesian k-space of complex images. Leave it out, "
+            "and take coils=espirit if the file holds maps."
+        )
 
 
 def coil_notes(coils: int, noise: Tensor | None, whiten: Whiten, virtual: int | None) -> Iterator[str]:
@@ -99,17 +114,39 @@ def coil_maps(
     """
     maps = given
     if maps is None:
-        try:
+        with _explained(number):
             maps = espirit(kspace, crop=UNCROPPED, required=DETERMINED, convention=convention)
-        except ValueError as error:
-            raise ValueError(
-                f"ESPIRiT finds no coil maps for slice {number}: too few low frequencies are measured, "
-                f"or there is only noise ({str(error).rstrip('.')}). Give the maps with coils=FILE."
-            ) from error
         if mixing is not None:
             maps = mixing.restored(maps)
     maps = normalized_maps(maps.masked_fill(silent[:, None, None], 0))
     return maps if mixing is None else mixing.data(maps)
+
+
+def soft_maps(kspace: Tensor, mixing: Mixing | None, silent: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """Two sets of maps `(2, C, H, W)`, as `coil_maps` makes one, times their weights; and the weights `(2, H, W)`.
+
+    The first set has weight 1. The second fades out where one set is enough, so that it takes up no noise there.
+    """
+    with _explained(number):
+        sets, values = espirit_sets(kspace, 2, required=DETERMINED)
+    restored = sets if mixing is None else torch.stack([mixing.restored(maps) for maps in sets])
+    unit = torch.stack([normalized_maps(maps.masked_fill(silent[:, None, None], 0)) for maps in restored])
+    maps = unit if mixing is None else mixing.data(unit)
+    ramp = ((values[1] - SOFT[0]) / (SOFT[1] - SOFT[0])).clamp(0, 1)
+    weights = torch.stack([torch.ones_like(ramp), ramp.square() * (3 - 2 * ramp)])
+    return maps * weights[:, None], weights
+
+
+@contextmanager
+def _explained(number: int) -> Iterator[None]:
+    """Say of which slice the coil maps are not known, and what helps."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(
+            f"ESPIRiT finds no coil maps for slice {number}: too few low frequencies are measured, "
+            f"or there is only noise ({str(error).rstrip('.')}). Give the maps with coils=FILE."
+        ) from error
 
 
 def folded_phase(kspace: Tensor, maps: Tensor | None, phase: Phase, number: int) -> Tensor | None:
@@ -138,6 +175,9 @@ def normalized_maps(maps: Tensor) -> Tensor:
 
 def divided(image: Tensor, H: LinearOperator) -> Tensor:
     """What the adjoint gives, `(1, 1, H, W)`, over Σ|S_c|² of the coil maps of H."""
+    if isinstance(H, SoftSenseMRI):  # the second set is as bright as the first, where it has its full weight
+        sums = H.maps[0].abs().square().sum(dim=0)
+        return H.stack(torch.where(sums > BLIND**2 * sums.max(), H.split(image) / sums, 0))
     assert isinstance(H, MultiCoilMRI | NonCartesianMRI)
     sums = H.maps.abs().square().sum(dim=0)
     return torch.where(sums > BLIND**2 * sums.max(), image / sums, 0)

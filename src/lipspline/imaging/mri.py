@@ -17,12 +17,14 @@ from lipspline.imaging.coils import (
     Unknown,
     Whiten,
     check_coil_options,
+    check_map_sets,
     coil_maps,
     coil_mixing,
     coil_notes,
     divided,
     folded_phase,
     given_maps,
+    soft_maps,
 )
 from lipspline.imaging.problem import (
     EmptySlice,
@@ -37,7 +39,7 @@ from lipspline.imaging.problem import (
     middle,
     normalized,
 )
-from lipspline.operators import MRI, LinearOperator, MultiCoilMRI, cartesian_mask
+from lipspline.operators import MRI, LinearOperator, MultiCoilMRI, SoftSenseMRI, cartesian_mask
 from lipspline.operators.mri import centred_ifft, uncentred_fft
 
 
@@ -79,6 +81,7 @@ class MeasuredMRI:
         whiten: "auto" makes the noise of several coils white: by the noise measurement of the file, and without one
             by an estimate from places where there is no signal; "none" does not.
         virtual_coils: so many combinations of the coils are used, those that carry most signal; all if None.
+        map_sets: 2 estimates two sets of coil maps, for a field of view that is smaller than the object.
         first: number of the first slice in its file, for errors.
     """
 
@@ -89,6 +92,7 @@ class MeasuredMRI:
     unknown: Unknown = "complex"
     whiten: Whiten = "auto"
     virtual_coils: int | None = None
+    map_sets: int = 1
     first: int = 0
     modality: Modality = field(default="MR", init=False)
     direct_name: str = field(default="Zero-filled", init=False)
@@ -98,6 +102,9 @@ class MeasuredMRI:
     def __post_init__(self):
         shape = tuple(self.kspace.data.shape)
         check_coil_options(self.coils, shape, self.phase, self.unknown, self.whiten, self.virtual_coils)
+        given = isinstance(self.coils, Tensor) or (self.coils == "auto" and self.kspace.maps is not None)
+        enough = (self.virtual_coils or self.kspace.coils) > 2
+        check_map_sets(self.map_sets, enough and not given and not self.kspace.real)
 
     @property
     def count(self) -> int:
@@ -116,17 +123,22 @@ class MeasuredMRI:
         kept = f"{100 * self.kspace.mask.double().mean():.0f} % of k-space measured"
         thinned = "" if self.undersampling is None else f", then {self.undersampling}"
         words = coil_notes(self.kspace.coils, self.kspace.noise, self.whiten, self.virtual_coils)
-        notes = "".join(f"; {note}" for note in (*self.kspace.notes, *words))
+        sets = () if self.map_sets == 1 else ("two sets of coil maps",)
+        notes = "".join(f"; {note}" for note in (*self.kspace.notes, *words, *sets))
         return f"MRI, {coils}, {kept}{thinned}{notes}"
+
+    def _kept(self, i: int) -> tuple[Tensor, Tensor]:
+        """What is used of k-space `(1, C, H, W)` of slice i, and its mask."""
+        mask, data = self.kspace.mask_of(i), self.kspace.data[i : i + 1]
+        if self.undersampling is None:
+            return data, mask
+        mask = mask & self.undersampling.of((data.shape[-2], data.shape[-1]))
+        return data * mask, mask
 
     def problem(self, i: int) -> Problem:
         """Slice number i."""
-        kspace, mask = self.kspace, self.kspace.mask_of(i)
-        everything = kspace.data[i : i + 1]
-        data = everything
-        if self.undersampling is not None:
-            mask = mask & self.undersampling.of((data.shape[-2], data.shape[-1]))
-            data = data * mask
+        kspace, everything = self.kspace, self.kspace.data[i : i + 1]
+        data, mask = self._kept(i)
         if not data.any():
             raise EmptySlice(self.first + i, self._blank(data))
         mixing = self._mixing(data, mask)
@@ -161,6 +173,8 @@ class MeasuredMRI:
         """H, and the phase that is folded into it."""
         convention = "paper" if self.kspace.real else "centred"
         images = "real" if self.kspace.real else self.unknown
+        if self.map_sets == 2:
+            return self._soft_sense(i, mask, y[0], mixing)
         maps = None if self.kspace.coils == 1 else self._maps(i, y, mixing)
         phase = self._folded(i, y[0], maps)
         if maps is None and phase is None:
@@ -170,12 +184,21 @@ class MeasuredMRI:
         assert maps is not None
         return MultiCoilMRI(mask, maps, convention=convention, images=images), phase
 
+    def _soft_sense(self, i: int, mask: Tensor, y: Tensor, mixing: Mixing | None) -> tuple[LinearOperator, Tensor]:
+        """H with two sets of maps, and their weights with the phases that are folded into it."""
+        maps, weights = soft_maps(y, mixing, self._silent(i), self.first + i)
+        phases = [self._folded(i, y, some) for some in maps]
+        phase = torch.stack([torch.ones_like(maps[0, 0]) if found is None else found for found in phases])
+        return SoftSenseMRI(mask, maps * phase[:, None], convention="centred", images=self.unknown), weights * phase
+
+    def _silent(self, i: int) -> Tensor:
+        return ~self.kspace.data[i].flatten(1).any(dim=1)
+
     def _maps(self, i: int, y: Tensor, mixing: Mixing | None) -> Tensor:
         """The maps of the coils of y, in the unit in which those of the measured coils have norm 1."""
         given = given_maps(self.coils, self.kspace.maps, i)
         convention = "paper" if self.kspace.real else "centred"
-        silent = ~self.kspace.data[i].flatten(1).any(dim=1)
-        return coil_maps(y[0], given, mixing, silent, self.first + i, convention)
+        return coil_maps(y[0], given, mixing, self._silent(i), self.first + i, convention)
 
     def _folded(self, i: int, y: Tensor, maps: Tensor | None) -> Tensor | None:
         """The phase `(H, W)` that H multiplies images by; None where images are real or nothing is folded."""

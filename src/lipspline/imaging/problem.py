@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lipspline.formats import ct
 from lipspline.formats.volume import Unit, Volume
 from lipspline.functional.quality import psnr, ssim
-from lipspline.operators import LinearOperator
+from lipspline.operators import LinearOperator, SoftSenseMRI
 from lipspline.pnp import Evidence, Progress, Solution, fbs, minimize
 from lipspline.priors import Energy
 from lipspline.report import Case, DataMisfit, Picture, Rescale
@@ -56,7 +56,9 @@ class Problem:
     trials: tuple[float, int] = (2e-4, 60)
     """How far a strength on trial is solved: tolerance, most steps. An H that enlarges few images much needs more."""
     phase: Tensor | None = None
-    """Complex numbers `(H, W)` of modulus 1 that H multiplies x by, so that x is nearly real."""
+    """Complex numbers `(H, W)` of modulus 1 that H multiplies x by, so that x is nearly real.
+
+    With M sets of coil maps `(M, H, W)`: the weights of the sets, with these phases."""
 
     def to(self, device: torch.device) -> "Problem":
         """The same problem on a device."""
@@ -65,7 +67,14 @@ class Problem:
         return replace(self, H=self.H.to(device), **moved)
 
     def image(self, x: Tensor) -> Tensor:
-        """The wanted part `(h, w)` of an x, still in its scale, with its phase."""
+        """The wanted part `(h, w)` of an x, still in its scale, with its phase.
+
+        Of several sets of coil maps it is the root of the sum of squares, as for coils, with the phase of the first.
+        """
+        if isinstance(self.H, SoftSenseMRI):
+            images = self.H.split(x)[0]
+            images = images if self.phase is None else images * self.phase
+            return middle(torch.linalg.vector_norm(images, dim=0) * torch.sgn(images[0]), self.crop)
         return middle(x[0, 0] if self.phase is None else x[0, 0] * self.phase, self.crop)
 
     def misfit(self, x: Tensor) -> DataMisfit:

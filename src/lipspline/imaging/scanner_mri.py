@@ -11,7 +11,7 @@ from lipspline.formats import mri as mri_files
 from lipspline.formats.kspace import Kspace, measured
 from lipspline.formats.trajectories import NonCartesianKspace, on_trajectory, read_trajectory
 from lipspline.formats.volume import Volume
-from lipspline.imaging.coils import COILS, PHASES, UNKNOWNS, WHITENS, Phase, Unknown, Whiten
+from lipspline.imaging.coils import COILS, PHASES, UNKNOWNS, WHITENS, Phase, Unknown, Whiten, check_map_sets
 from lipspline.imaging.inputs import Data, as_tensor, check_data_noise, images, is_path, named, some
 from lipspline.imaging.mri import MeasuredMRI, SimulatedMRI, Undersampling
 from lipspline.imaging.problem import Scan
@@ -44,6 +44,7 @@ class ScannerMRI:
         unknown: "complex", or "real" for images that are real once their phase is folded (partial Fourier).
         whiten: "auto" makes the noise of the coils white, by the file's measurement of noise or an estimate; or "none".
         virtual_coils: so many combinations of the coils are used, those that carry most signal; all if None.
+        map_sets: 2 for two sets of coil maps by ESPIRiT, where the field of view is smaller than the object.
         simulate: the data are images: measure them, add noise, compare.
         data_noise: standard deviation of the noise added in a simulation; by default the paper's.
         seed: of the random columns and the noise.
@@ -61,6 +62,7 @@ class ScannerMRI:
     unknown: Unknown = "complex"
     whiten: Whiten = "auto"
     virtual_coils: int | None = None
+    map_sets: int = 1
     simulate: bool = False
     data_noise: float | None = None
     seed: int = 0
@@ -80,6 +82,7 @@ class ScannerMRI:
         checks.one_of("phase", self.phase, PHASES)
         checks.one_of("unknown", self.unknown, UNKNOWNS)
         checks.one_of("whiten", self.whiten, WHITENS)
+        check_map_sets(self.map_sets, estimable=True)
         check_data_noise(self.data_noise, self.simulate)
 
     def scan(self, data: Data, slices: slice = slice(None)) -> Scan:
@@ -120,7 +123,9 @@ class ScannerMRI:
             name: getattr(self, name) for name in ("phase", "unknown", "whiten", "virtual_coils")
         }
         if isinstance(found, Kspace) and self.spokes is None:
-            return MeasuredMRI(found, self._coils(), kept if thinned else None, **options, first=first)
+            thinning = kept if thinned else None
+            return MeasuredMRI(found, self._coils(), thinning, **options, map_sets=self.map_sets, first=first)
+        check_map_sets(self.map_sets, estimable=False)
         if isinstance(found, NonCartesianKspace) and (thinned or self.spokes is not None):
             raise ValueError(f"{named(data)} k-space on a trajectory. Leave out mask=, acceleration= and spokes=.")
         spread = along_spokes(found, self.spokes or 0) if isinstance(found, Kspace) else found

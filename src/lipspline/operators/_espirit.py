@@ -68,9 +68,40 @@ def espirit(
         return torch.stack([espirit(one, required=required, convention=convention, **options) for one in kspace])
     plane = tuple(kspace.shape[-2:])
     region = calibration_region(fourier.to_centred(kspace), calibration, kernel)
-    maps = leading_maps(window_correlation(region, kernel, threshold), plane, crop, required)
+    (maps,), (values,) = leading_maps(window_correlation(region, kernel, threshold), plane, 1, required)
+    maps = maps * (values > crop)
     phase = (maps.conj() * region_images(region, plane)).sum(dim=0) if fourier.images == "real" else maps[0].conj()
     return fourier.from_centred(maps * torch.where(phase == 0, 1, torch.sgn(phase)))
+
+
+def espirit_sets(
+    kspace: Tensor,
+    sets: int = 2,
+    *,
+    calibration: int = 24,
+    kernel: int = 6,
+    threshold: float = 0.02,
+    required: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Several sets of coil maps, for a field of view that is smaller than the object, each with its eigenvalue.
+
+    Where two places of the object fall on one pixel two eigenvalues of `espirit` are near 1, and elsewhere one.
+
+    Args:
+        kspace: complex `(C, H, W)`, frequency zero in the middle, zero where not sampled.
+        sets: how many; C at most.
+        calibration, kernel, threshold, required: as for `espirit`.
+
+    Returns:
+        complex maps `(sets, C, H, W)`, orthonormal at each pixel, the largest eigenvalue first; and eigenvalues
+        `(sets, H, W)`.
+    """
+    _check_kspace(kspace)
+    if kspace.ndim != 3 or not 1 <= sets <= len(kspace):
+        raise ValueError(f"espirit_sets makes 1 to C sets of k-space (C, H, W), not {sets} of {tuple(kspace.shape)}.")
+    region = calibration_region(kspace, calibration, kernel)
+    correlation = window_correlation(region, kernel, threshold)
+    return leading_maps(correlation, tuple(kspace.shape[-2:]), sets, required)
 
 
 def calibration_region(kspace: Tensor, limit: int, kernel: int) -> Tensor:
@@ -102,20 +133,23 @@ def window_correlation(region: Tensor, kernel: int, threshold: float) -> Tensor:
     return sums.unflatten(0, (2 * kernel - 1, 2 * kernel - 1)) / kernel**2
 
 
-def leading_maps(correlation: Tensor, plane: tuple[int, ...], crop: float, required: float = 0.0) -> Tensor:
-    """Leading eigenvector `(C, H, W)` of the transform of `correlation` at each pixel, 0 where its value is small."""
+def leading_maps(
+    correlation: Tensor, plane: tuple[int, ...], sets: int = 1, required: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Leading eigenvectors `(sets, C, H, W)` of the transform of `correlation` at each pixel, and eigenvalues."""
     rows, columns = (_waves(n, correlation) for n in plane)
     along_rows = torch.einsum("wb,abcd->awcd", columns, correlation)
-    maps, largest = [], 0.0
+    maps, eigenvalues = [], []
     for some in rows.split(ROWS_AT_ONCE):
         values, vectors = torch.linalg.eigh(torch.tensordot(some, along_rows, dims=1))
-        largest = max(largest, float(values[..., -1].max()))
-        maps.append(vectors[..., -1] * (values[..., -1:] > crop))
-    if largest <= required:
+        maps.append(vectors[..., -sets:])
+        eigenvalues.append(values[..., -sets:])
+    values = torch.cat(eigenvalues).flip(-1).permute(2, 0, 1)
+    if not float(values.max()) > required:
         raise ValueError(
-            f"No coil maps are determined: the largest eigenvalue is {largest:.3g}, not above {required:g}."
+            f"No coil maps are determined: the largest eigenvalue is {float(values.max()):.3g}, not above {required:g}."
         )
-    return torch.cat(maps).permute(2, 0, 1).contiguous()
+    return torch.cat(maps).flip(-1).permute(3, 2, 0, 1).contiguous(), values
 
 
 def region_images(region: Tensor, plane: tuple[int, ...]) -> Tensor:

@@ -37,8 +37,7 @@ class MultiCoilMRI(LinearOperator):
         self.maps = check_maps(maps)
         self.mask = mask = check_mask(mask)
         plane = tuple(maps.shape[-2:])
-        if mask.shape != plane[-mask.ndim :]:
-            raise ValueError(f"The sampling mask {tuple(mask.shape)} does not fit the {plane} pixels of the coil maps.")
+        _check_fit(mask, plane)
         self._kept = self._fourier.from_centred(torch.atleast_2d(mask))
         batch = maps.shape[0] if maps.ndim == 4 else None
         self.domain = Space((1, *plane), self._fourier.images, batch)
@@ -74,6 +73,96 @@ class MultiCoilMRI(LinearOperator):
     @cached_property
     def _square_sums(self) -> Tensor:
         return self.maps.to(torch.complex128).abs().square().sum(dim=-3)
+
+
+GAP = 16
+"""Rows of zeros between the images of two sets of maps: no filter of a prior sees both."""
+
+
+@final
+class SoftSenseMRI(LinearOperator):
+    """`y_c = M F Σ_m S_mc x_m`: several images, each seen through a set of coil maps of its own (soft SENSE).
+
+    Where the field of view is smaller than the object two places of it fall on one pixel. One set of maps cannot
+    describe what the coils see there; two can, and each gets an image.
+
+    Args:
+        mask: bool `(W,)` or `(H, W)`, low frequencies in the middle, as for `MRI`.
+        maps: complex `(M, C, H, W)`, as `espirit_sets` estimates them.
+        convention, images: as for `MRI`.
+
+    The M images are one image `(B, 1, M H + 16 (M - 1), W)`: one below the other, with rows of zeros between them,
+    which are outside the `support`. So whatever is known and proven for one image holds for them; `split` takes them
+    apart. `y` is complex `(B, C, H, W)`.
+
+    Example:
+        >>> import torch
+        >>> from lipspline.operators import cartesian_mask
+        >>> H = SoftSenseMRI(cartesian_mask(32), simulated_maps(8, (32, 32)).unflatten(0, (2, 4)))
+        >>> x = torch.ones(1, 1, 80, 32)
+        >>> H.forward(x).shape, H.split(x).shape
+        (torch.Size([1, 4, 32, 32]), torch.Size([1, 2, 32, 32]))
+    """
+
+    def __init__(self, mask: Tensor, maps: Tensor, *, convention: Convention = "paper", images: Images | None = None):
+        self._fourier = CONVENTIONS[checks.one_of("convention", convention, CONVENTIONS)].of(images)
+        if maps.ndim != 4:
+            raise ValueError(f"Sets of coil maps have shape (M, C, H, W), but these have {tuple(maps.shape)}.")
+        self.maps, self.mask = check_maps(maps), check_mask(mask)
+        sets, coils, height, width = maps.shape
+        _check_fit(mask, (height, width))
+        self._kept = self._fourier.from_centred(torch.atleast_2d(mask))
+        self.domain = Space((1, sets * height + GAP * (sets - 1), width), self._fourier.images)
+        self.codomain = Space((coils, height, width), "complex")
+        self._support = self.stack((self.maps != 0).any(dim=1)[None])[0]
+
+    @property
+    def support(self) -> Tensor:
+        """Where some coil sees an image: not between the images."""
+        return self._support
+
+    def split(self, x: Tensor) -> Tensor:
+        """The images `(B, M, H, W)` of one `(B, 1, M H + 16 (M - 1), W)`."""
+        height = self.maps.shape[-2]
+        return torch.stack([x[:, 0, top : top + height] for top in range(0, x.shape[-2], height + GAP)], dim=1)
+
+    def stack(self, images: Tensor) -> Tensor:
+        """The adjoint of `split`: images `(B, M, H, W)` one below the other."""
+        padded = torch.nn.functional.pad(images, (0, 0, 0, GAP))
+        return padded.flatten(1, 2)[:, None, :-GAP]
+
+    def _apply(self, x: Tensor) -> Tensor:
+        maps = self.maps.to(x.dtype.to_complex())
+        seen = torch.einsum("mchw,bmhw->bchw", maps, self.split(x).to(maps.dtype))
+        return self._fourier.fft(seen) * self._kept
+
+    def _apply_adjoint(self, y: Tensor) -> Tensor:
+        images = self._fourier.ifft(torch.where(self._kept, y, 0))
+        maps = self.maps.conj().to(images.dtype)
+        return self._fourier.as_image(self.stack(torch.einsum("mchw,bchw->bmhw", maps, images)))
+
+    def norm_bounds(self) -> tuple[float, float]:
+        """From above the largest norm of the matrix S_mc of a pixel, as ‖M F‖ <= 1; from below a Rayleigh quotient.
+
+        Pixels do not meet before the Fourier transform, so that the norm of all maps is that of the worst pixel. From
+        below what this pixel gives is tried too: where all is measured it is the norm.
+        """
+        return self._bounds
+
+    def smallest_singular_value(self) -> None:
+        """Not known: between the images there are pixels that nothing is measured of."""
+
+    @cached_property
+    def _bounds(self) -> tuple[float, float]:
+        pixels = self.maps.to(torch.complex128).flatten(2).permute(2, 1, 0)
+        squares, vectors = torch.linalg.eigh(pixels.mH @ pixels)
+        worst = int(squares[:, -1].argmax())
+        x = torch.zeros(1, *self.maps.shape[::2], self.maps.shape[-1], dtype=torch.complex128, device=self.maps.device)
+        x.flatten(2)[0, :, worst] = vectors[worst, :, -1]
+        x = self._fourier.as_image(self.stack(x))
+        alone = float(self.forward(x).norm() / x.norm().clamp_min(torch.finfo(torch.float64).tiny))
+        upper = sqrt(float(squares[worst, -1])) * (1 + 1e-12)
+        return max(rayleigh_lower_bound(self), alone * (1 - 1e-9)), upper
 
 
 def simulated_maps(coils: int, shape: tuple[int, int], *, distance: float = 1.5) -> Tensor:
@@ -123,6 +212,11 @@ def strongest_combinations(kspace: Tensor, coils: int) -> Tensor:
     samples = kspace.flatten(-2)
     _, directions = torch.linalg.eigh(samples @ samples.mH)  # in ascending order
     return directions.flip(-1)[..., :coils]
+
+
+def _check_fit(mask: Tensor, plane: tuple[int, ...]) -> None:
+    if mask.shape != plane[-mask.ndim :]:
+        raise ValueError(f"The sampling mask {tuple(mask.shape)} does not fit the {plane} pixels of the coil maps.")
 
 
 def check_maps(maps: Tensor) -> Tensor:
