@@ -25,9 +25,27 @@ def test_a_run_has_its_command_tables_claims_and_differences(results_page):
     assert "## Fitting, laptop scale" in text
     assert "`lipspline reproduce fig-1d --scale laptop --seed 3`: 2 min of computing on 2 cores, no GPU" in text
     assert "| function |  | relu | lls |\n" in text
-    assert "| f1 | here | 0.5 ± 0.1 | 0.25 |\n|  | paper | 0.4 | – |\n| f2 | here | – | 1 |" in text
+    assert "| f1 | here | 0.5 ± 0.1 | 0.25 |\n|  | paper | 0.4 | – |\n|  | difference | +0.1 | – |\n| f2 | here" in text
     assert "| LLS \\| best | does not hold | one of two |" in text
     assert "| `protocol.seeds` | `10` | `25` |" in text
+
+
+def test_a_section_says_what_its_table_means_and_links_to_the_numbers(results_page):
+    text = results_page.experiment(DOCUMENT, link="../results/fig-1d-laptop.json")
+    assert results_page.MEANING["fig-1d"] in text
+    assert text.endswith("[All numbers of this run](../results/fig-1d-laptop.json).\n")
+
+
+def test_the_summary_counts_what_the_files_say_and_our_own_claims_apart(results_page, tmp_path: Path):
+    claims = {"best": True, "worst": False, "short": None, "(ours) proved": True}
+    found = {name: {"claim": name, "holds": holds, "evidence": "seen"} for name, holds in claims.items()}
+    (tmp_path / "fig-1d-laptop.json").write_text(json.dumps(DOCUMENT | {"claims": found}))
+    (tmp_path / "bench.json").write_text("{}")
+    text = results_page.summary(tmp_path)
+    assert "**1 of 3 claims of the paper hold; 1 of 1 of our own.** 0.0 core-hours of computing." in text
+    assert "| `fig-1d`, laptop | worst | does not hold | seen |" in text
+    assert "| `fig:1d_functions` | `fig-1d` | laptop |" in text
+    assert "| `table:performance` | `table-denoising` | not run |" in text
 
 
 def test_figures_of_a_run_are_linked_from_the_page(results_page, tmp_path: Path):

@@ -11,8 +11,9 @@ import torch
 from lipspline.formats import nifti
 from lipspline.formats.volume import Volume
 from lipspline.functional.quality import psnr
+from lipspline.networks import denoiser, files, plain
 from lipspline.operators import Identity, simulated_maps
-from lipspline.paper import reconstruction
+from lipspline.paper import gains, networks, reconstruction, scans
 from lipspline.paper.experiment import Context
 from lipspline.paper.networks import Source
 from lipspline.paper.recipe import load
@@ -47,6 +48,30 @@ class TestImages:
     def test_a_range_has_two_ends(self, within):
         with pytest.raises(ValueError, match="within must be a first number and one past the last"):
             Images("a", 1, within)
+
+
+def test_networks_use_the_levels_that_all_have():
+    """A table with one network at three levels and another at two would be unfair."""
+    made = load("table-mri", "laptop").settings
+    assert made.comparison.search.levels == (5, 10, 15)
+    jobs = {job.method: job for job in gains.jobs(made, scans.SINGLE_COIL) if job.source is not None}
+    assert set(jobs) == {"relu", "av", "lls"}
+    assert {job.search.levels for job in jobs.values()} == {(5, 15)}
+    assert {tuple(sorted(job.weights)) for job in jobs.values()} == {("15", "5")}
+
+
+def test_weights_of_the_equal_budgets_come_before_those_that_ship(tmp_path, monkeypatch):
+    monkeypatch.setattr(networks, "WEIGHTS", tmp_path)
+    source = networks.Source(activation="hh")
+    assert source.load([5, 15]) is None
+    files.save(plain(denoiser("hh", 4, 2)), tmp_path / "hh-15.safetensors")
+    family = source.load([5, 15])
+    assert family is not None
+    assert list(family.trained) == [15]
+    files.save(plain(denoiser("lls", 4, 2)), tmp_path / "lls-5.safetensors")
+    both = networks.Source(activation="lls").load([5, 15])
+    assert both is not None
+    assert list(both.trained) == [5]
 
 
 class TestKept:

@@ -3,6 +3,10 @@
 [table:reconstruction_performance, table:reconstruction_performance_mri, table:reconstruction_performance_ct]
 """
 
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +19,7 @@ from lipspline.operators import MRI, MultiCoilMRI, ParallelBeamCT, simulated_map
 from lipspline.operators.mri import centred_fft
 from lipspline.paper import scans
 from lipspline.paper.recipe import load
+from lipspline.paper.reconstruction import visible
 from lipspline.paper.scans import CoilScan, CtScan, MriScan
 
 # Single-coil MRI
@@ -33,7 +38,7 @@ def test_the_paper_scale_of_single_coil_mri_is_the_published_protocol():
     assert (comparison.validation.count, comparison.test["knee"].count) == (100, 99)
     assert comparison.search.noises == comparison.search.levels == (5, 10, 15)
     assert not comparison.search.continuous
-    assert list(comparison.networks) == ["relu", "av", "prelu", "hh", "lls"]
+    assert list(comparison.networks) == ["relu", "av", "prelu", "gs", "hh", "lls"]  # GroupSort is ours
     assert load("table-mri").expect.tables["knee"]["lls"]["psnr acc4"] == (31.54,)
 
 
@@ -216,3 +221,60 @@ def test_a_geometry_is_made_once():
     one, other = (scans.measure_ct(flat_disc(), CtScan(20, 91, noise), "a", seed=0).H for noise in (0.5, 1.0))
     assert isinstance(one, ParallelBeamCT)
     assert one is other
+
+
+# The authors' own measurements, in files of their layout
+
+ACC4 = MriScan(4, 0.08, 0.01)
+
+
+@pytest.fixture(params=[1, 3], ids=["single-coil", "multi-coil"])
+def authors(request, tmp_path):
+    """One image, measured over a readout that is longer than what is looked at, with frequency zero first."""
+    image = torch.zeros(1, 1, 24, 12)
+    image[..., 4:20, 1:11] = torch.rand(1, 1, 16, 10, generator=torch.Generator().manual_seed(1))
+    maps = simulated_maps(request.param, (24, 12))[None] if request.param > 1 else None
+    columns = torch.rand(12, generator=torch.Generator().manual_seed(2)) < 0.6
+    mask = torch.fft.ifftshift(columns.expand(24, 12), dim=(-2, -1))[None, None]
+    y = torch.fft.fft2(image if maps is None else image * maps, norm="ortho") * mask
+    folder = tmp_path / "zenodo" / "singlecoil_acc_4_cf_0.08_noisesd_0.01" / "pd" / "val_images" / "file1000000"
+    folder.mkdir(parents=True)
+    tensors = {"y": y, "mask": mask.float(), "x_crop": image[..., 4:20, 1:11]} | (
+        {} if maps is None else {"smaps": maps}
+    )
+    for name, tensor in tensors.items():
+        torch.save(tensor.clone(), folder / f"{name}.pt")
+    return SimpleNamespace(data=tmp_path, folder=folder, image=image, y=y)
+
+
+def test_what_the_authors_measured_is_found_and_read_with_their_mask_and_maps(authors):
+    images = load("table-mri").settings.comparison.validation
+    path = images.path(authors.data, ACC4)
+    assert path == authors.folder.parent
+    (subject,) = scans.read_multicoil(path)
+    problem = scans.measure_multicoil(subject, CoilScan(4, 0.08, 0.01, 15), "name", 0)
+    torch.testing.assert_close(problem.y, authors.y.to(torch.complex64), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(problem.H.forward(authors.image), problem.y, atol=1e-6, rtol=1e-5)
+    assert torch.equal(visible(authors.image, problem.truth), problem.truth)
+    assert scans.read_magnitudes(path) == [authors.folder]
+
+
+def test_where_the_authors_set_is_not_the_file_is_taken(tmp_path):
+    images = load("table-mri").settings.comparison.validation
+    assert images.path(tmp_path, ACC4) == tmp_path / "mri/fastmri_knee/validation"
+    assert replace(images, prepared="").path(tmp_path, ACC4) == tmp_path / "mri/fastmri_knee/validation"
+
+
+def test_prepared_data_without_the_image_is_one_sentence(authors):
+    (authors.folder / "x_crop.pt").unlink()
+    with pytest.raises(FileError, match=r"has no x_crop\.pt, the image that reconstructions are compared with"):
+        scans.measure_mri(authors.folder, ACC4, "name", 0)
+
+
+def test_phantoms_of_the_authors_are_attenuations_already(tmp_path):
+    for number, scale in enumerate((0.5, 2.0)):
+        np.save(tmp_path / f"{number}.npy", scale * np.eye(6, dtype=np.float32))
+    first, second = scans.read_attenuations(tmp_path)
+    assert first.shape == (1, 1, 6, 6)
+    assert torch.equal(first, second)
+    assert torch.equal(first[0, 0], torch.eye(6))

@@ -54,7 +54,9 @@ def test_the_pair_depends_on_its_seed_and_not_on_the_network():
 def test_the_smoke_scale_estimates_certifies_and_stays_below_exact_transport(smoke):
     results = smoke("w1-mixtures")
     jobs = results.document["jobs"]
-    assert len(jobs) == 6 + 6 + 2
+    assert len(jobs) == 2 * 6 + 6 + 2  # the paper's pairs have two trainings, with different seeds
+    assert jobs["mixture-5-lls"]["estimates"] != jobs["mixture-5-lls-1"]["estimates"]
+    assert len(results.document["tables"][1]["ours"]["5"]["lls"]) == 2
     assert all(numbers["certificate"] <= 1 + 1e-5 for numbers in jobs.values())
     checked = [numbers for numbers in jobs.values() if "discrete" in numbers]
     assert len(checked) == 2
@@ -83,6 +85,18 @@ def test_verdicts_follow_the_numbers():
     assert not w1_mixtures._verdicts(estimates, errors, outcomes)["below-truth"].holds
     estimates["10"] = {"relu": (3.0, 0.0), "lls": (2.0, 0.0)}
     assert not w1_mixtures._verdicts(estimates, errors, outcomes)["relu-lowest"].holds
+
+
+def test_lls_is_best_only_beyond_what_the_seeds_explain():
+    """[tab:wasserstein_bigaussian]"""
+    seeds = {("5", "lls"): [2.0, 2.1, 2.2], ("5", "gs"): [1.9, 2.0, 2.15], ("10", "lls"): [3.0, 3.1, 3.2]}
+    clear = w1_mixtures._lls_best(seeds | {("10", "gs"): [2.0, 2.15, 2.1]})
+    assert clear.holds
+    assert "N = 5: +0.0833 ± 0.072 over gs; N = 10: +1.02 ± 0.19 over gs" in clear.evidence
+    noise = w1_mixtures._lls_best(seeds | {("5", "gs"): [1.0, 1.1, 1.25], ("10", "gs"): [3.2, 2.9, 3.1]})
+    assert not noise.holds
+    assert w1_mixtures._lls_best(seeds | {("5", "gs"): [1.0, 1.1, 1.25], ("10", "gs"): [2.0, 2.1, 2.25]}).holds
+    assert not w1_mixtures._lls_best({("5", "lls"): [2.0], ("5", "gs"): [1.0]}).holds
 
 
 def test_options_of_an_unknown_network_are_an_error(tmp_path):

@@ -1,5 +1,7 @@
 """Ensembles: many models at once equal the same models one after another."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -56,6 +58,22 @@ def test_an_ensemble_trains_each_member_as_if_it_were_alone(activation, constrai
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
         error = member_mse(together.model.eval()(x), y)[index].item()
         assert error == pytest.approx(result.metrics["mse"], rel=1e-8)
+
+
+def test_an_ensemble_turns_each_matrix_as_if_it_were_alone():
+    """Stacks of orthonormal matrices, one of which is a row and one a column."""
+    x, y = data()
+    options = {"batch": 5, "lr": 1e-2, "tv2_weight": 1e-5}
+    models = [network(seed) for seed in SEEDS]
+    together = regressions(models, x, y, x, y, seeds=SEEDS, rotations=0.05, **options)
+    assert any(group.get("rotates") for group in together.players["model"].groups())
+    fit(together, Plan(20))
+    for index, alone in enumerate(models):
+        pairs = Pairs(x[index], y[index])
+        task = regression(alone, pairs, pairs, seed=SEEDS[index], **options)
+        fit(replace(task, rotations=0.05), Plan(20))
+        for ours, theirs in zip(constrained_state(together.model.member(index)), constrained_state(alone), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
 
 
 def test_members_with_different_seeds_end_differently():

@@ -1,16 +1,20 @@
 """`lipspline train` and `lipspline reproduce`."""
 
 import json as jsonlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 import typer
 
 from lipspline._infra.memory import keep_memory
 from lipspline.cli.program import DataFolder, Device, Json, OutFolder, ScaleOption, Seed, Threads, err, out, show, start
+
+if TYPE_CHECKING:
+    from lipspline.paper.run import Run
 
 HOUR = 60.0  # minutes
 
@@ -178,7 +182,9 @@ def _recipe(
 
 
 def reproduce(
-    recipe: Annotated[str | None, typer.Argument(help="The name of a recipe, or a TOML file of your own.")] = None,
+    recipe: Annotated[
+        str | None, typer.Argument(help="The name of a recipe, a TOML file of your own, or `all`.")
+    ] = None,
     scale: ScaleOption = None,
     list_: Annotated[bool, typer.Option("--list", help="Show the recipes and how long they take.")] = False,
     workers: Annotated[int, typer.Option(help="Processes that share the work; 0: one a thread.", min=0)] = 0,
@@ -189,9 +195,13 @@ def reproduce(
     threads: Threads = 0,
     device: Device = "auto",
 ) -> None:
-    """Run an experiment of the paper, and set our numbers beside the published ones; started again it goes on."""
+    """Run an experiment of the paper, and set our numbers beside the published ones; started again it goes on.
+
+    What it needs of other recipes is trained first. `all` runs every recipe with a table or a figure of the paper.
+    """
     from lipspline.paper import recipe as recipes
-    from lipspline.paper.run import Run, minutes_left, progress
+    from lipspline.paper import whole
+    from lipspline.paper.run import Run, minutes_left, prerequisites, progress
     from lipspline.paper.run import reproduce as reproduce_run
 
     start(seed, threads, device, only=RECIPES)
@@ -199,9 +209,31 @@ def reproduce(
     if list_ or recipe is None:
         show(recipes.listing(), recipes.listing_text(), json)
         return
+    if recipe == whole.NAME:
+        _reproduce_all(whole.runs(scale or "laptop", out, data, seed), scale, workers or torch.get_num_threads(), json)
+        return
     run = Run(recipes.load(recipe, scale or "laptop"), out, data, seed)
-    jobs = run.jobs()
-    asked_to_start(f"{recipe} at the scale {run.recipe.scale}", minutes_left([(run, job) for job in jobs]), scale)
-    with progress(jobs, err) as watch:
+    jobs, before = run.jobs(), prerequisites(run)
+    minutes = minutes_left([*before, *((run, job) for job in jobs)])
+    needed = f" with what it needs ({', '.join(dict.fromkeys(of.recipe.name for of, _ in before))})" if before else ""
+    asked_to_start(f"{recipe} at the scale {run.recipe.scale}{needed}", minutes, scale)
+    with progress([*(job for _, job in before), *jobs], err) as watch:
         results = reproduce_run(run, watch, min(len(jobs), workers or torch.get_num_threads()))
     show(results.document, f"{results.text}\n\nWritten: {', '.join(map(str, results.files))}", json)
+
+
+def _reproduce_all(runs: Sequence["Run"], scale: str | None, workers: int, json: bool) -> None:
+    """The whole paper: what is left of it and how long that takes, then recipe after recipe."""
+    from lipspline.paper import whole
+    from lipspline.paper.recipe import duration_text
+
+    minutes = whole.plan(runs)
+    total = sum(minutes.values())
+    for name, left in minutes.items():
+        _say(f"{name}: {duration_text(left) if left else 'done'}")
+    asked_to_start(f"The whole paper, {2 * total / 60:.1f} core-hours,", total, scale)
+    with whole.progress_of_all(runs, err) as watch:
+        found = whole.reproduce_all(runs, watch, workers)
+    show(found.document, found.text, json)
+    if found.failures:
+        raise typer.Exit(2)

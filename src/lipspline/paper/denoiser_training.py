@@ -1,6 +1,6 @@
 """One denoiser, trained for one noise level, written with its certificate, its scores and where it comes from."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,17 +37,18 @@ class Start:
 
     Args:
         network: its name in its recipe.
-        noise: what it was trained for.
+        noise: what it was trained for; if not given, what the training that starts from it is for.
         recipe: which recipe it is of; this one if not given.
     """
 
     network: str
-    noise: Count
+    noise: Count | None = None
     recipe: str = ""
 
     @property
     def job(self) -> str:
         """The name of the training it comes from."""
+        assert self.noise is not None, "a job knows the noise level that it starts from"
         return job_name(self.network, self.noise)
 
 
@@ -64,6 +65,7 @@ class DenoiserSpec:
         tv2_weight: λ of [eq:optim_network].
         start: where its parameters come from; random if not given.
         steps: how long it is trained, if not as long as the others.
+        lr, slopes, rotations: its rates, if not those of the others.
     """
 
     activation: Activation
@@ -74,6 +76,9 @@ class DenoiserSpec:
     tv2_weight: Amount = 0.0
     start: Start | None = None
     steps: Count | None = None
+    lr: Positive | None = added_later(None)
+    slopes: Positive | None = added_later(None)
+    rotations: Positive | None = added_later(None)
 
     def __post_init__(self):
         check_options(self.activation, self.options)
@@ -102,6 +107,8 @@ class DenoiserTraining:
         slopes: learn the slopes of splines, with this learning rate, instead of their coefficients.
         rotations: turn orthonormal matrices by at most this angle in a step, instead of moving their entries.
         tv2_prox: minimise TV² by its proximal step, so that slopes merge exactly, instead of its subgradient.
+        lambda_per: what λ is weighed against: the squared error of a "pixel", or of a "patch", the sum over its pixels,
+            as in the authors' program; there the same λ weighs less, by the number of pixels.
     """
 
     steps: Count
@@ -115,10 +122,18 @@ class DenoiserTraining:
     slopes: Positive | None = None
     rotations: Positive | None = None
     tv2_prox: bool = added_later(False)
+    lambda_per: Literal["pixel", "patch"] = added_later("pixel")
 
     def __post_init__(self):
         if self.tv2_prox and self.slopes is None:
             raise ValueError("tv2_prox is a step in the slopes of splines: give slopes, their learning rate.")
+
+    def tv2_weight(self, weight: float) -> float:
+        """What λ is beside a mean squared error over pixels, which is what is minimised.
+
+        Adam takes no notice of a factor on the whole objective, so that the two are the same training.
+        """
+        return weight / self.size**2 if self.lambda_per == "patch" else weight
 
     def plan(self, steps: int) -> Plan:
         """What the training loop is told."""
@@ -149,6 +164,16 @@ class DenoiserJob:
     @property
     def steps(self) -> int:
         return self.training.steps if self.spec.steps is None else self.spec.steps
+
+
+def make_job(
+    network: str, spec: DenoiserSpec, noise: int, training: DenoiserTraining, training_images: int, test_images: int
+) -> DenoiserJob:
+    """The training of a network for a noise level, with the rates of its own that it may have."""
+    rates = {name: getattr(spec, name) for name in ("lr", "slopes", "rotations") if getattr(spec, name) is not None}
+    if spec.start is not None and spec.start.noise is None:
+        spec = replace(spec, start=replace(spec.start, noise=noise))
+    return DenoiserJob(network, spec, noise, replace(training, **rates), training_images, test_images)
 
 
 def job_name(network: str, noise: int) -> str:
@@ -199,7 +224,7 @@ def train(model: Network, job: DenoiserJob, context: Context) -> Fit:
         noise=noise,
         batch=training.batch,
         lr=training.lr,
-        tv2_weight=job.spec.tv2_weight,
+        tv2_weight=training.tv2_weight(job.spec.tv2_weight),
         slopes=SLOPES if training.slopes is None else training.slopes,
         rotations=training.rotations,
         tv2_prox=training.tv2_prox and job.spec.tv2_weight > 0,
@@ -220,6 +245,7 @@ def start_from(model: Network, start: Start, noise: int, context: Context) -> No
             f"{f'the recipe {start.recipe}' if start.recipe else 'this recipe'} first, with the same options."
         )
     model.load_state_dict(decode(path))
+    assert start.noise is not None
     rescale_(model, noise / start.noise)
 
 

@@ -18,11 +18,12 @@ from lipspline.networks.builders import Network
 from lipspline.networks.files import save
 from lipspline.networks.inference import plain
 from lipspline.paper import figures
-from lipspline.paper.config import Count, Natural, Positive, Several, to_json
+from lipspline.paper.config import Count, Natural, Positive, Several, added_later, to_json
 from lipspline.paper.experiment import Context, Expectation, Experiment, Outcome, Report, Table, Verdict
 from lipspline.paper.networks import NetworkSpec
 from lipspline.training.ensemble import Ensemble, member_mse, regressions
 from lipspline.training.loop import Plan, fit
+from lipspline.training.optim import SCHEDULES
 
 Panels = dict[str, dict[str, dict[str, Any]]]
 """Scores by panel (constraint and function) and network."""
@@ -48,6 +49,9 @@ class Protocol:
         seeds: trainings of each network for each function.
         points: training points, uniformly random in [-1, 1], anew for every seed.
         test_points: a uniform partition of [-1, 1].
+        rotations: turn orthonormal matrices by about this angle in a step, instead of moving their entries by Adam;
+            means nothing to spectral normalisation.
+        schedule: of the learning rates and of the angle.
     """
 
     knots: Count
@@ -58,6 +62,8 @@ class Protocol:
     batch: Count
     points: Count
     test_points: Count
+    rotations: Positive | None = added_later(None)
+    schedule: Literal["constant", "cosine"] = added_later("constant")
 
     def __post_init__(self):
         checks.divides("batch", self.batch, "the number of training points", self.points)
@@ -166,8 +172,12 @@ def run(job: FittingJob, context: Context) -> Outcome:
         batch=protocol.batch,
         lr=job.lr,
         tv2_weight=job.spec.tv2_weight,
+        rotations=protocol.rotations if job.constraint == "orthonormal" else None,
     )
-    plan = Plan(job.steps, log_every=max(1, job.steps // 200), checkpoint_every=max(1, job.steps // 20))
+    schedule = SCHEDULES[protocol.schedule]
+    plan = Plan(
+        job.steps, schedule=schedule, log_every=max(1, job.steps // 200), checkpoint_every=max(1, job.steps // 20)
+    )
     ensemble = task.model
     assert isinstance(ensemble, Ensemble)
     watching = context.observers(lambda: ensemble.member(0))

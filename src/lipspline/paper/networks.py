@@ -6,6 +6,8 @@ A potential is a network that is trained to estimate a Wasserstein-1 distance [w
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -18,7 +20,7 @@ from lipspline.networks.files import checksum, load
 from lipspline.networks.inference import plain
 from lipspline.networks.rescale import level_for, serving
 from lipspline.nn.matrices import Init
-from lipspline.paper.config import Amount, Count, Positive, nearest, to_json
+from lipspline.paper.config import Amount, Count, Positive, added_later, nearest, to_json
 from lipspline.paper.experiment import Context, Job, Value, Verdict
 from lipspline.priors import zoo
 from lipspline.priors.denoisers import available
@@ -26,6 +28,7 @@ from lipspline.training.loop import Fit, Plan, fit
 from lipspline.training.optim import SCHEDULES
 from lipspline.training.tasks import Sampler, kantorovich
 
+WEIGHTS = Path(str(resources.files("lipspline.paper"))) / "weights"
 Activation = Literal["relu", "av", "prelu", "gs", "hh", "lls"]
 OPTIONS: dict[str, tuple[str, ...]] = {
     "relu": (),
@@ -107,7 +110,7 @@ class Family:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where denoisers come from: they ship with the package, or are named here.
+    """Where denoisers come from: they ship with the package, come with the paper's experiments, or are named here.
 
     Args:
         activation: its name in the paper's tables.
@@ -129,16 +132,30 @@ class Source:
             raise ValueError("weights are either read from files or untrained, but both were asked for.")
 
     def load(self, levels: Collection[int]) -> Family | None:
-        """The denoisers trained for some of the `levels`; None if there are none, because none ship."""
+        """The denoisers trained for some of the `levels`; None if there are none.
+
+        Those of the paper's experiments, which have equal budgets, come before those that ship with the package.
+        """
         if self.untrained:
             return Family({max(levels): _untrained(self.activation)})
         trained: dict[float, nn.Module]
         if self.files:
             trained = {int(noise): _read(file) for noise, file in self.files.items() if int(noise) in levels}
+        elif own := equal_budget(self.activation, levels):
+            trained = {noise: _read(str(file)) for noise, file in own.items()}
         else:
             shipped = [noise for activation, noise in available() if activation == self.activation and noise in levels]
             trained = {noise: _shipped(self.activation, noise) for noise in shipped}
         return Family(trained) if trained else None
+
+
+def equal_budget(activation: str, levels: Collection[int]) -> dict[int, Path]:
+    """Weights of the recipes `denoisers-15`, `-10` and `-5`, by noise level: files beside the recipes, where they are.
+
+    They are in the source tree but not in wheels: only the tables of the paper need them.
+    """
+    files = {noise: WEIGHTS / f"{activation}-{noise}.safetensors" for noise in levels}
+    return {noise: file for noise, file in files.items() if file.is_file()}
 
 
 @cache
@@ -164,12 +181,17 @@ Options = dict[str, dict[str, dict[str, Any]]]
 
 @dataclass(frozen=True)
 class PotentialTraining:
-    """How a potential is trained: orthonormal layers, orthogonal initialization, Adam."""
+    """How a potential is trained: orthonormal layers, orthogonal initialization, Adam.
+
+    Args:
+        rotations: turn orthonormal matrices by about this angle in a step, instead of moving their entries by Adam.
+    """
 
     steps: Count
     lr: Positive
     batch: Count
     schedule: Literal["constant", "cosine"]
+    rotations: Positive | None = added_later(None)
 
 
 @dataclass(frozen=True)
@@ -193,6 +215,7 @@ def learn(
         lr=training.lr,
         test_samples=training.batch,
         tv2_weight=spec.tv2_weight,
+        rotations=training.rotations,
         seed=seed,
     )
     plan = Plan(

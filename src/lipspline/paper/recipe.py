@@ -53,6 +53,7 @@ class _File:
     smoke: dict[str, Any]
     laptop: dict[str, Any]
     paper: dict[str, Any]
+    labels: tuple[str, ...] = ()
     expect: Expectation = field(default_factory=Expectation)
 
 
@@ -63,6 +64,7 @@ class Recipe:
     Args:
         minutes: how long it takes at this scale, on two cores.
         differs: what is not as published, by name: (here, published).
+        labels: those of the tables and figures of the paper that it makes.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Recipe:
     expect: Expectation
     minutes: float
     differs: dict[str, tuple[Any, Any]]
+    labels: tuple[str, ...] = ()
 
 
 def shipped() -> dict[str, Path]:
@@ -115,6 +118,7 @@ def load(recipe: str | os.PathLike[str], scale: str = "paper") -> Recipe:
         expect=whole.expect,
         minutes=getattr(whole.minutes, scale),
         differs=config.differences(config.to_json(settings[scale]), config.to_json(settings["paper"])),
+        labels=whole.labels,
     )
 
 
@@ -177,24 +181,39 @@ def _toml_files(folder: str) -> dict[str, Path]:
 
 
 def listing() -> dict[str, Any]:
-    """The shipped recipes: what each is, and how many minutes each scale takes on two cores."""
+    """The shipped recipes: what each is, how many minutes each scale takes on two cores, and its labels in the paper.
+
+    Those that make tables or figures of the paper come first.
+    """
     found = {}
     for name in shipped():
         scales = {scale: load(name, scale) for scale in SCALES}
         minutes = {scale: recipe.minutes for scale, recipe in scales.items()}
-        found[name] = {"title": scales["paper"].title, "minutes": minutes}
-    return found
+        labels = list(scales["paper"].labels)
+        found[name] = {"title": scales["paper"].title, "minutes": minutes, "labels": labels}
+    return dict(sorted(found.items(), key=lambda item: not item[1]["labels"]))
 
 
 def listing_text() -> str:
     """The listing as a table."""
+    entries = listing()
     rows = [["recipe", *SCALES, "what"]]
-    for name, entry in listing().items():
-        rows.append([name, *(duration_text(entry["minutes"][scale]) for scale in SCALES), entry["title"]])
+    for name, entry in entries.items():
+        labels = f" [{', '.join(entry['labels'])}]" if entry["labels"] else ""
+        rows.append([name, *(duration_text(entry["minutes"][scale]) for scale in SCALES), entry["title"] + labels])
+    every = [sum(entry["minutes"][scale] for entry in entries.values() if entry["labels"]) for scale in SCALES]
+    rows.append(
+        ["all", *map(duration_text, every), f"the whole paper: {2 * every[1] / 60:.0f} core-hours at laptop scale"]
+    )
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     lines = ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[4]]) for row in rows]
     return "\n".join(
-        [*lines, "", "Times are for two cores without a GPU: measured, but those of the paper scale estimated."]
+        [
+            *lines,
+            "",
+            "Times are for two cores without a GPU: measured, but those of the paper scale estimated. Recipes without "
+            "a label train what others use, or go beyond the paper.",
+        ]
     )
 
 

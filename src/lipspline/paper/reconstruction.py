@@ -7,7 +7,7 @@ import base64
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from lipspline._infra.files import write_whole
 from lipspline.formats.datasets import data_dir
 from lipspline.functional.quality import psnr, ssim
-from lipspline.paper.config import Count, Natural, Positive, Several, to_json
+from lipspline.paper.config import Count, Natural, Positive, Several, added_later, to_json
 from lipspline.paper.experiment import Context, Outcome
 from lipspline.paper.networks import Family, Source
 from lipspline.pnp import Trial, ValidationProblem, fbs, lipschitz_bound, tune
@@ -34,15 +34,23 @@ class Images:
         file: below the data folder; or a folder, of one series in DICOM or of files in HDF5.
         count: how many, spread evenly.
         within: the number of the first image that may be taken, and of the first after them; all if not given.
+        prepared: a folder with the authors' own measurements of these images (doi:10.5281/zenodo.8302121), which is
+            taken where it is there; `{acceleration:g}` and the like stand for what the scan has.
     """
 
     file: str
     count: Count
     within: tuple[int, ...] = ()
+    prepared: str = added_later("")
 
     def __post_init__(self):
         if self.within and (len(self.within) != 2 or not 0 <= self.within[0] < self.within[1]):
             raise ValueError(f"within must be a first number and one past the last, but is {list(self.within)}.")
+
+    def path(self, data: Path, scan: Any) -> Path:
+        """Where the images are: prepared ones if they are there."""
+        prepared = data / self.prepared.format(**vars(scan)) if self.prepared else None
+        return prepared if prepared is not None and prepared.is_dir() else data / self.file
 
     def numbers(self, available: int) -> list[int]:
         """Which of the `available` images are taken.
@@ -64,7 +72,8 @@ class Search:
     """How noise level and β are tuned [sec:exp_pnp].
 
     Args:
-        levels: the noise levels, in units of 1/255, of the trained denoisers; the same for all networks, to be fair.
+        levels: the noise levels, in units of 1/255, of the trained denoisers; of these all networks use those that
+            every one is trained for, to be fair.
         noises: the coarse grid of noise levels, in units of 1/255.
         betas: the coarse grid of β.
         refinements: how often the steps are halved around the best pair.
@@ -157,18 +166,28 @@ class ReconstructionJob:
 
 
 def jobs(scans: Mapping[str, Any], comparison: DenoiserComparison, baselines: Sequence[str]) -> list[ReconstructionJob]:
-    """Every baseline and every network that has weights, on every scan."""
+    """Every baseline and every network that has weights, on every scan; networks use the levels that all have."""
     c = comparison
-    families = {name: source.load(c.search.levels) for name, source in c.networks.items()}
+    levels = _common_levels(c)
+    search = replace(c.search, levels=levels)
+    families = {name: source.load(levels) for name, source in c.networks.items()}
     sources = dict.fromkeys(baselines) | {name: c.networks[name] for name, family in families.items() if family}
     weights = {name: family.checksums() for name, family in families.items() if family}
     return [
         ReconstructionJob(
-            case, scan, name, source, weights.get(name, {}), c.validation, c.test, c.figure, c.search, c.final
+            case, scan, name, source, weights.get(name, {}), c.validation, c.test, c.figure, search, c.final
         )
         for case, scan in scans.items()
         for name, source in sources.items()
     ]
+
+
+def _common_levels(comparison: DenoiserComparison) -> tuple[int, ...]:
+    """The noise levels that every network with weights is trained for; all of the search if there is none."""
+    asked = comparison.search.levels
+    families = [family for source in comparison.networks.values() if (family := source.load(asked)) is not None]
+    common = tuple(level for level in asked if all(level in family.trained for family in families))
+    return common or asked
 
 
 def run(job: ReconstructionJob, context: Context, measurement: ScanKind) -> Outcome:
@@ -192,7 +211,10 @@ def run(job: ReconstructionJob, context: Context, measurement: ScanKind) -> Outc
                 problem = measure()
                 value, evidence = reconstruct(problem)
                 if group == job.figure and not kept.under("picture"):
-                    kept["picture/truth"], kept["picture/value"] = to_text(problem.truth), to_text(visible(value))
+                    kept["picture/truth"], kept["picture/value"] = (
+                        to_text(problem.truth),
+                        to_text(visible(value, problem.truth)),
+                    )
                 kept[key] = _scores(value, problem.truth) | evidence
             tick(1, kept[key]["psnr"])
     numbers["images"] = {group: kept.under(f"test/{group}") for group in job.test}
@@ -237,9 +259,19 @@ class Kept:
         return {name.removeprefix(start): value for name, value in self._values.items() if name.startswith(start)}
 
 
-def visible(x: Tensor) -> Tensor:
-    """What is looked at and scored: the magnitude of a complex image, a real one as it is."""
-    return x.abs() if x.is_complex() else x
+def visible(x: Tensor, truth: Tensor | None = None) -> Tensor:
+    """What is looked at and scored: the magnitude of a complex image, a real one as it is; the middle of it that fits
+    the truth, which has been cut where a readout is longer than the field of view.
+
+    Example:
+        >>> visible(torch.arange(6.0).view(1, 1, 1, 6), torch.zeros(1, 1, 1, 2))
+        tensor([[[[2., 3.]]]])
+    """
+    seen = x.abs() if x.is_complex() else x
+    if truth is None:
+        return seen
+    top, left = ((seen.shape[dim] - truth.shape[dim]) // 2 for dim in (-2, -1))
+    return seen[..., top : top + truth.shape[-2], left : left + truth.shape[-1]]
 
 
 def to_text(image: Tensor) -> dict[str, Any]:
@@ -311,7 +343,7 @@ def _tuned(
         between=family.at if search.continuous else None,
         refinements=search.refinements,
         max_trials=search.max_trials,
-        score=lambda x, truth: psnr(visible(x), truth),
+        score=lambda x, truth: psnr(visible(x, truth), truth),
         tol=search.tol,
         max_steps=job.final.max_steps,
         done=done,
@@ -335,7 +367,7 @@ def _cases(
     images: Images, scan: Any, measurement: ScanKind, context: Context
 ) -> Iterator[tuple[str, Callable[[], ValidationProblem]]]:
     """The images by their number, each with what measures it."""
-    subjects = measurement.read(data_dir(context.data) / images.file)
+    subjects = measurement.read(images.path(data_dir(context.data), scan))
     for number in images.numbers(len(subjects)):
         name = f"{images.file}/{number}"
         yield (
@@ -346,7 +378,7 @@ def _cases(
 
 def _scores(value: Tensor, truth: Tensor) -> dict[str, float]:
     """PSNR and SSIM, profile `paper`."""
-    seen = visible(value)
+    seen = visible(value, truth)
     return {"psnr": psnr(seen, truth).item(), "ssim": ssim(seen, truth).item()}
 
 

@@ -101,6 +101,8 @@ def reproduce(run: Run, watch: JobWatch, workers: int = 1) -> Results:
         watch: gives every job its observer.
         workers: processes that share the jobs; each has its part of torch's threads.
     """
+    for of, job in prerequisites(run):
+        train(of, job, watch)
     with _helpers(run, workers):
         outcomes = work(run, watch)
     report = run.recipe.experiment.report(run.recipe.settings, outcomes, run.recipe.expect)
@@ -177,6 +179,16 @@ def chain(run: Run, job: Job) -> list[tuple[Run, Any]]:
         other = replace(run, recipe=load(recipe, run.recipe.scale))
         before += chain(other, pick(other, name))
     return [*before, (run, job)]
+
+
+def prerequisites(run: Run) -> list[tuple[Run, Any]]:
+    """The jobs of other recipes that this one needs and that are not done, each once, in the order they must run."""
+    found: dict[tuple[Path, str], tuple[Run, Any]] = {}
+    for job in run.jobs():
+        for of, each in chain(run, job)[:-1]:
+            if of.folder != run.folder and not of.outcome(each.name).is_file():
+                found.setdefault((of.folder, each.name), (of, each))
+    return list(found.values())
 
 
 def minutes_left(steps: Sequence[tuple[Run, Any]]) -> float:

@@ -12,17 +12,39 @@ import torch
 from torch import Tensor
 
 from lipspline._infra.randomness import generator
-from lipspline.formats import ct, mri
+from lipspline.formats import ct, fastmri, mri
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.validation import FileError
 from lipspline.imaging.problem import add_kspace_noise, add_sinogram_noise
 from lipspline.operators import MRI, MultiCoilMRI, ParallelBeamCT, cartesian_mask, espirit, simulated_maps
 from lipspline.operators._espirit import UNCROPPED
 from lipspline.operators._fbp import fbp
+from lipspline.operators.mri import centred_ifft, uncentred_fft
 from lipspline.paper import gains
 from lipspline.paper.config import Amount, Count, Positive
 from lipspline.paper.reconstruction import DenoiserComparison, ScanKind
 from lipspline.pnp import ValidationProblem
+
+# The authors' own measurements
+
+
+def prepared(path: Path) -> list[Path]:
+    """The images of a folder of the authors' public set, a folder with `y.pt` each."""
+    return sorted(folder for folder in path.glob("*") if fastmri.is_tensor_folder(folder))
+
+
+def as_prepared(folder: Path) -> ValidationProblem:
+    """What the authors measured, with their mask and their coil maps; the truth is the middle of the image.
+
+    The tensors are read by torch's reader for weights, which makes tensors and runs no code.
+    """
+    kspace = fastmri.read_tensors(folder)
+    if kspace.reference is None:
+        raise FileError(f"{folder} has no x_crop.pt, the image that reconstructions are compared with.")
+    y = uncentred_fft(centred_ifft(kspace.data))
+    H = MRI(kspace.mask) if kspace.maps is None else MultiCoilMRI(kspace.mask, kspace.maps[0])
+    return ValidationProblem(y, H, kspace.reference[None])
+
 
 # Single-coil MRI
 
@@ -44,9 +66,9 @@ class MriSettings:
     comparison: DenoiserComparison
 
 
-def read_magnitudes(path: Path) -> list[Tensor]:
-    """Magnitude images `(1, 1, H, W)`, each divided by its own maximum."""
-    return [unit_maximum(image) for file in listed(path) for image in _magnitudes(file)]
+def read_magnitudes(path: Path) -> Sequence[Tensor | Path]:
+    """Magnitude images `(1, 1, H, W)`, each divided by its own maximum; or the folders of prepared measurements."""
+    return prepared(path) or [unit_maximum(image) for file in listed(path) for image in _magnitudes(file)]
 
 
 def listed(path: Path) -> list[Path]:
@@ -78,8 +100,10 @@ def add_noise(y: Tensor, mask: Tensor, noise: float, name: str, seed: int) -> Te
     return add_kspace_noise(y, mask, noise, generator(seed, "noise", name))
 
 
-def measure_mri(image: Tensor, scan: MriScan, name: str, seed: int) -> ValidationProblem:
-    """`y = M F x + n` [sec:exp_pnp]."""
+def measure_mri(image: Tensor | Path, scan: MriScan, name: str, seed: int) -> ValidationProblem:
+    """`y = M F x + n` [sec:exp_pnp]; what was measured before is read."""
+    if isinstance(image, Path):
+        return as_prepared(image)
     mask = draw_mask(scan, image.shape[-1], name, seed)
     H = MRI(mask)
     return ValidationProblem(add_noise(H.forward(image), mask, scan.noise, name, seed), H, image)
@@ -123,8 +147,13 @@ class MulticoilSettings:
     comparison: DenoiserComparison
 
 
-def read_multicoil(path: Path) -> Sequence[Tensor | Kspace]:
-    """Fully sampled k-space slice by slice where there is some, else magnitude images to simulate it from."""
+def read_multicoil(path: Path) -> Sequence[Tensor | Kspace | Path]:
+    """Fully sampled k-space slice by slice where there is some, else magnitude images to simulate it from.
+
+    Of measurements that the authors have prepared, the folders.
+    """
+    if folders := prepared(path):
+        return folders
     found = [mri.read(file) for file in listed(path)]
     measured = [one for one in found if isinstance(one, Kspace)]
     if not measured:
@@ -135,8 +164,10 @@ def read_multicoil(path: Path) -> Sequence[Tensor | Kspace]:
     return [replace(one, data=data[None]) for one in measured for data in one.data]
 
 
-def measure_multicoil(subject: Tensor | Kspace, scan: CoilScan, name: str, seed: int) -> ValidationProblem:
+def measure_multicoil(subject: Tensor | Kspace | Path, scan: CoilScan, name: str, seed: int) -> ValidationProblem:
     """`y_c = M F S_c x + n_c`; the operator knows only the maps that ESPIRiT finds in y [sec:exp_pnp]."""
+    if isinstance(subject, Path):
+        return as_prepared(subject)
     if isinstance(subject, Kspace):
         return undersample(subject, scan, name, seed)
     mask = draw_mask(scan.sampling, subject.shape[-1], name, seed)
@@ -184,7 +215,12 @@ class CtSettings:
 
 
 def read_attenuations(path: Path) -> list[Tensor]:
-    """Attenuation images `(1, 1, N, N)`, each divided by its own maximum."""
+    """Attenuation images `(1, 1, N, N)`, each divided by its own maximum.
+
+    Arrays in a folder, as in the authors' public set, are attenuations already; all else is in Hounsfield units.
+    """
+    if path.is_dir() and (arrays := sorted(path.glob("*.npy"))):
+        return [unit_maximum(image.float()) for file in arrays for image in ct.read(file).slices]
     return [unit_maximum(ct.attenuation(image)) for image in ct.read(path).slices]
 
 

@@ -64,6 +64,7 @@ def regressions(
     batch: int,
     lr: float,
     tv2_weight: float = 0.0,
+    rotations: float | None = None,
 ) -> Minimize:
     """`tasks.regression` for M models at once, each with its own data, batches and initialisation [sec:EvalExp].
 
@@ -71,6 +72,7 @@ def regressions(
         models: the members.
         x: inputs `(M, n, ...)`; y: targets; test_x, test_y: likewise.
         seeds: the order of the batches of each member, as `seed` in `tasks.regression`.
+        rotations: as for `Player`; a stack of orthonormal matrices turns as each of them would alone.
 
     Returns:
         A task whose model is an `Ensemble` and whose metrics are quartiles of the members' test errors.
@@ -91,7 +93,7 @@ def regressions(
         quartiles = member_mse(ensemble(test_x), test_y).quantile(torch.tensor([0.25, 0.5, 0.75], dtype=test_y.dtype))
         return dict(zip(("mse_lower", "mse", "mse_upper"), quartiles.tolist(), strict=True))
 
-    return Minimize(ensemble, lr, loss, score, tv2_weight)
+    return Minimize(ensemble, lr, loss, score, tv2_weight, rotations=rotations)
 
 
 def member_mse(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -187,11 +187,13 @@ def kantorovich(
     lr: float,
     test_samples: int = 100_000,
     tv2_weight: float = 0.0,
+    rotations: float | None = None,
     seed: int = 0,
 ) -> Minimize:
     """Learn a Kantorovich potential: maximise the dual of W1 over a 1-Lipschitz network [wasserstein].
 
-    The metric `w1` is the dual estimate on fresh samples, which no step of the training has seen.
+    The metric `w1` is the dual estimate on fresh samples, which no step of the training has seen. `rotations` is as
+    for `Player`.
     """
     device = next(model.parameters()).device
     rows = ranks.rows(batch)
@@ -203,7 +205,7 @@ def kantorovich(
     def score() -> Mapping[str, float]:
         return {"w1": dual_estimate(model, *sampler(test_samples, generator(seed, "test samples")))}
 
-    return Minimize(model, lr, loss, score, tv2_weight)
+    return Minimize(model, lr, loss, score, tv2_weight, rotations=rotations)
 
 
 def _potential_gap(model: nn.Module, x1: Tensor, x2: Tensor) -> Tensor:
