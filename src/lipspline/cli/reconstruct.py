@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, cast
@@ -13,6 +14,7 @@ from lipspline._infra.memory import keep_memory
 from lipspline._infra.progress import Bars, Pace, bars
 from lipspline.cli.program import Device, Json, Seed, Threads, err, show, start
 from lipspline.formats.output import Output, writer
+from lipspline.imaging.cache import Slice
 from lipspline.imaging.coils import Phase, Unknown, Whiten
 from lipspline.imaging.problem import Iteration
 from lipspline.imaging.reconstruction import Reconstruction, Rival, Watch, carry_out, mean
@@ -98,7 +100,9 @@ def mri(
     threads: Threads = 0,
     device: Device = "auto",
 ) -> None:
-    """Reconstruct MRI slices from k-space (fastMRI or ISMRMRD HDF5, BART .cfl, npy, npz), or from simulated k-space.
+    """Reconstruct MRI slices from k-space, or from simulated k-space.
+
+    IN: fastMRI or ISMRMRD HDF5, BART .cfl, Siemens .dat, npy, npz.
 
     --mask or --acceleration thin out what was measured, and the result is compared with what all of it gives.
     """
@@ -333,8 +337,21 @@ def _rival(rival: Rival) -> str:
     return ", ".join(filter(None, [f"compared, slice {done.number}: {rival.strength}", *scores, proven]))
 
 
-def _numbers(slices: list) -> str:
-    return ", ".join(str(done.number) for done in slices)
+def _numbers(slices: Sequence[Slice]) -> str:
+    """The numbers of slices; of three and more in a row, the first and the last: a volume may have thousands of them.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> _numbers([SimpleNamespace(number=k) for k in (0, 1, 5, 6, 7, 9)])
+        '0, 1, 5 to 7, 9'
+    """
+    rows: list[list[int]] = []
+    for done in slices:
+        if rows and done.number == rows[-1][-1] + 1:
+            rows[-1].append(done.number)
+        else:
+            rows.append([done.number])
+    return ", ".join(f"{row[0]} to {row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in rows)
 
 
 def _text(result: Reconstruction, output: Output) -> str:

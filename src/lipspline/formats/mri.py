@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from lipspline.formats import arrays, bart, dicom, fastmri, hdf5, ismrmrd, nifti, pictures
+from lipspline.formats import arrays, bart, dicom, fastmri, hdf5, ismrmrd, nifti, pictures, siemens
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.trajectories import NonCartesianKspace, read_samples, read_trajectory
 from lipspline.formats.validation import FileError
@@ -26,7 +26,8 @@ def read_scan(
 ) -> Kspace | NonCartesianKspace | Volume:
     """Read k-space, Cartesian or on a trajectory, or images; the content of the file decides, its name the format.
 
-    k-space: fastMRI and ISMRMRD HDF5, BART's .cfl/.hdr, npy and npz with complex numbers, a folder with `y.pt`.
+    k-space: fastMRI and ISMRMRD HDF5, BART's .cfl/.hdr, Siemens .dat, npy and npz with complex numbers, a folder
+    with `y.pt`.
     Images: fastMRI HDF5 without k-space, npy and npz with real numbers, NIfTI, DICOM (a file, or a folder with a
     series), PNG and TIFF.
 
@@ -51,6 +52,7 @@ def read_scan(
     for endings, reader in (
         (arrays.ENDINGS, fastmri.read_numpy),
         (bart.ENDINGS, bart.read),
+        (siemens.ENDINGS, siemens.read),
         (nifti.ENDINGS, nifti.read),
         (dicom.ENDINGS, dicom.read),
         (pictures.ENDINGS, pictures.read_volume),
@@ -58,7 +60,8 @@ def read_scan(
         if name.endswith(endings):
             return reader(path, slices)
     raise unknown_format(
-        path, hdf5.ENDINGS, arrays.ENDINGS, bart.ENDINGS, nifti.ENDINGS, dicom.ENDINGS, pictures.ENDINGS
+        path,
+        *(hdf5.ENDINGS, arrays.ENDINGS, bart.ENDINGS, siemens.ENDINGS, nifti.ENDINGS, dicom.ENDINGS, pictures.ENDINGS),
     )
 
 
