@@ -47,11 +47,11 @@ def test_maps_are_read_for_one_slice_or_for_each(tmp_path):
 
 
 def test_unknown_and_missing_files_are_told_apart(tmp_path):
-    (tmp_path / "scan.dat").touch()
+    (tmp_path / "scan.xyz").touch()
     with pytest.raises(FileError, match=r"not in a known format.*\.h5.*\.nii"):
-        mri.read(tmp_path / "scan.dat")
+        mri.read(tmp_path / "scan.xyz")
     with pytest.raises(FileNotFoundError, match="There is no file"):
-        mri.read(tmp_path / "nothing.dat")
+        mri.read(tmp_path / "nothing.xyz")
 
 
 @needs_data

@@ -112,7 +112,7 @@ class NonCartesianMRI(LinearOperator):
         squares = self._roots.square()
         squared = circulant_bound(toeplitz_kernel(self._angles, squares, self._shape))
         squared += KERNEL_ACCURACY * 9 * prod(self._shape) * float(squares.sum())
-        return rayleigh_lower_bound(self, max_steps=40), sqrt(squared * sums) * (1 + OUTWARD)
+        return rayleigh_lower_bound(self, max_steps=60, tol=1e-5), sqrt(squared * sums) * (1 + OUTWARD)
 
 
 def radial_trajectory(spokes: int, samples: int, *, golden: bool = True) -> Tensor:
