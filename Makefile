@@ -12,7 +12,7 @@ demo: $(INSTALLED)            ## reconstruct an MRI and a CT scan, with a report
 	$(BIN)/lipspline demo
 
 test: $(INSTALLED)            ## the test suite
-	$(BIN)/python -m pytest -n $(JOBS)
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(JOBS)
 
 test-slow: $(INSTALLED)       ## what takes longer than the everyday suite allows
 	$(BIN)/python -m pytest -m slow

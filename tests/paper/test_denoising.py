@@ -94,7 +94,9 @@ def test_training_again_with_the_same_seed_gives_the_same_curve(tmp_path):
 @pytest.mark.usefixtures("needs_bsd")
 def test_a_training_can_start_from_another_rescaled_to_its_noise(tmp_path, monkeypatch):
     """[sec:exp_pnp]: before its first step it is the other denoiser at the new noise level."""
-    with pytest.raises(FileNotFoundError, match=r"does not exist. Make it first.*: lipspline train denoiser-lls "):
+    with pytest.raises(
+        FileNotFoundError, match=r"does not exist. Run the training 'lls-noise15' of the recipe denoiser-lls first"
+    ):
         train("denoiser-lls-10", tmp_path)
     run, _ = train("denoiser-lls", tmp_path)
     job = Run(load("denoiser-lls-10", "smoke"), tmp_path).jobs()[0]
