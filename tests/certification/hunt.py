@@ -347,7 +347,7 @@ def examine(seed: int) -> Finding:
             ran = "no single images" if mixed else f"no {str(dtype)[6:]} this time"
         else:
             ran = executed(model, running, inputs, direction, upper)
-    except (RuntimeError, ValueError, NotImplementedError, TypeError, IndexError):
+    except (RuntimeError, ValueError, NotImplementedError, TypeError, IndexError, ArithmeticError):
         return Finding("does not run")
     splines = any(isinstance(layer, LinearSpline) for layer in model.modules())
     slack = 4 * torch.finfo(dtype).eps if splines else 1e-9  # a spline in float64 rounds its slopes in another way

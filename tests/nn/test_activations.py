@@ -22,6 +22,13 @@ LAYERS = {
 every_layer = pytest.mark.parametrize("make", list(LAYERS.values()), ids=list(LAYERS))
 
 
+def test_groups_of_nothing_are_refused():
+    layer = GroupSort(2)
+    layer.size = 0  # as after construction anybody can
+    with pytest.raises(ValueError, match="group size 0 must divide"):
+        layer(torch.ones(1, 4))
+
+
 def test_layers_call_their_formulas():
     """[lipschitz_activation_section]"""
     x = torch.randn(4, 8, 3)

@@ -61,7 +61,7 @@ def interval(name: str, value: tuple[float, float]) -> tuple[float, float]:
 
 def divides(name: str, size: int, what: str, total: int, hint: str = "") -> None:
     """Check that `size` divides `total`."""
-    if total % size != 0:
+    if size < 1 or total % size != 0:
         raise ValueError(f"{name} {size} must divide {what}, but {total} is not a multiple of {size}.{_pad(hint)}")
 
 

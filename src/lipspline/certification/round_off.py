@@ -93,8 +93,9 @@ def _run(module: nn.Module, x: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
 @register_composite(Averaged)
 def _averaged(module: Averaged, x: Tensor, error: Tensor, run: Evaluate) -> tuple[Tensor, Tensor]:
     y, inner_error = run(module.inner, x, error)
-    round_off = 4 * EPS * (_norms(x) + _norms(y))
-    return torch.lerp(x, y, module.beta), module.beta * inner_error + (1 - module.beta) * error + round_off
+    beta = abs(module.beta)  # β outside [0, 1] is certified too
+    round_off = 4 * EPS * (1 + beta) * (_norms(x) + _norms(y))
+    return torch.lerp(x, y, module.beta), beta * inner_error + abs(1 - module.beta) * error + round_off
 
 
 @register_composite(Sum)
