@@ -134,6 +134,12 @@ TARGET static void NAME(ray_sums)(const void *job_, int64_t item, void *scratch)
     }
 }
 
+/* Whether a ray is on one side of the image in the first and in the last of some rows, and so in all of them. */
+TARGET static inline int NAME(passes_by)(double start, double step, int64_t k0, int64_t rows, int64_t L) {
+    const double here = start + (double)k0 * step, there = start + (double)(k0 + rows - 1) * step;
+    return (here < 0 && there < 0) || (here > (double)(L - 1) && there > (double)(L - 1));
+}
+
 /* dst (ROWS, L, 4) of one b and some rows: what is read of an i serves all of them. */
 TARGET static void NAME(ray_spread)(const void *job_, int64_t item, void *scratch) {
     const job_t *job = job_;
@@ -149,10 +155,13 @@ TARGET static void NAME(ray_spread)(const void *job_, int64_t item, void *scratc
     memset(totals, 0, (size_t)(rows * (L + 1)) * sizeof(PAIR));
     for (int64_t i = 0; i < I; i++, y += 4 * J) {
         const double *start = job->start + i * J, *step = job->step + i * J;
+        int64_t left = 0, right = J; /* the other rays, at both ends, pass by all of these rows on one side */
+        while (left < right && NAME(passes_by)(start[left], step[left], k0, rows, L)) left++;
+        while (left < right && NAME(passes_by)(start[right - 1], step[right - 1], k0, rows, L)) right--;
         for (int64_t row = 0; row < rows; row++) {
             PAIR *restrict total = totals + row * (L + 1);
             const double k = (double)(k0 + row);
-            for (int64_t j = 0; j < J; j++) {
+            for (int64_t j = left; j < right; j++) {
                 const double position = start[j] + k * step[j];
                 const int within = position >= 0 && position <= (double)(L - 1);
                 const double kept = within ? position : 0;
@@ -160,7 +169,7 @@ TARGET static void NAME(ray_spread)(const void *job_, int64_t item, void *scratc
                 n[j] = within ? below : outside;
                 f[j] = (REAL)(kept - below);
             }
-            int64_t first = 0, end = J; /* most rays outside are at the ends, where they would wait for each other */
+            int64_t first = left, end = right; /* those still outside would wait for each other */
             while (first < end && n[first] == outside) first++;
             while (first < end && n[end - 1] == outside) end--;
             for (int64_t j = first; j < end; j++) {

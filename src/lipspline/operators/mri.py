@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from math import floor, sqrt
 from typing import Literal, final
 
@@ -27,12 +28,29 @@ def uncentred_ifft(y: Tensor) -> Tensor:
 
 def centred_fft(x: Tensor) -> Tensor:
     """Orthonormal Fourier transform of the last two dimensions, position and frequency zero in the middle."""
-    return torch.fft.fftshift(uncentred_fft(torch.fft.ifftshift(x, dim=PLANE)), dim=PLANE)
+    return _centred(uncentred_fft, x)
 
 
 def centred_ifft(y: Tensor) -> Tensor:
     """Inverse, and so the adjoint, of `centred_fft`."""
-    return torch.fft.fftshift(uncentred_ifft(torch.fft.ifftshift(y, dim=PLANE)), dim=PLANE)
+    return _centred(uncentred_ifft, y)
+
+
+def _centred(transform: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Shifts by half of an even size are changes of signs in the other domain, which cost less than moving numbers."""
+    height, width = x.shape[-2:]
+    if height % 2 or width % 2:
+        return torch.fft.fftshift(transform(torch.fft.ifftshift(x, dim=PLANE)), dim=PLANE)
+    before, after = _signs(height, width, x.dtype.to_complex(), x.device)
+    return transform(x * before) * after
+
+
+@lru_cache(maxsize=8)
+def _signs(height: int, width: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """`(-1)^(i + j)`, and the same times `(-1)^((height + width) / 2)`."""
+    places = torch.arange(height, device=device).unsqueeze(1) + torch.arange(width, device=device)
+    signs = (1 - 2 * (places % 2)).to(dtype)
+    return signs, signs * (-1) ** ((height + width) // 2)
 
 
 @dataclass(frozen=True)

@@ -234,7 +234,8 @@ class _Problem:
     def _without_energy(self, x: Tensor, rows: Tensor) -> Slope:
         """The gradient of `½‖Hx - y‖² + (ε/2)‖x - r‖²`, and `Hx`."""
         data = self._measure(x, rows)
-        gradient = self._back(data - self.y[rows], rows) + self.setting.convexity * (x - self.reference[rows])
+        y, reference = (self.y, self.reference) if len(rows) == len(self.y) else (self.y[rows], self.reference[rows])
+        gradient = self._back(data - y, rows) + self.setting.convexity * (x - reference)
         return Slope(supported(gradient, self.H, rows), data)
 
     def _primal_dual(self, energy: AnalysisEnergy) -> PrimalDual:

@@ -24,8 +24,7 @@ def inner(a: Tensor, b: Tensor) -> Tensor:
         >>> inner(torch.tensor([[1j, 2.0]]), torch.tensor([[1j, 1.0]]))
         tensor([3.], dtype=torch.float64)
     """
-    a, b = _as_real_rows(a), _as_real_rows(b)
-    return torch.linalg.vecdot(a, b)
+    return torch.linalg.vecdot(_real_rows(a).double(), _real_rows(b).double())
 
 
 def norms(x: Tensor) -> Tensor:
@@ -35,7 +34,7 @@ def norms(x: Tensor) -> Tensor:
         >>> norms(torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
         tensor([5., 1.], dtype=torch.float64)
     """
-    return torch.linalg.vector_norm(_as_real_rows(x), dim=1)
+    return torch.linalg.vector_norm(_real_rows(x), dim=1, dtype=torch.float64)
 
 
 def pick(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -46,6 +45,8 @@ def pick(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
         tensor([[1., 1.],
                 [0., 0.]])
     """
+    if mask.all():
+        return a
     return torch.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b)
 
 
@@ -60,8 +61,8 @@ def scale(factor: Tensor, x: Tensor) -> Tensor:
     return factor.to(x.real.dtype).reshape(-1, *[1] * (x.ndim - 1)) * x
 
 
-def _as_real_rows(x: Tensor) -> Tensor:
-    return (torch.view_as_real(x) if x.is_complex() else x).flatten(start_dim=1).double()
+def _real_rows(x: Tensor) -> Tensor:
+    return (torch.view_as_real(x) if x.is_complex() else x).flatten(start_dim=1)
 
 
 class Status(StrEnum):

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -135,8 +136,11 @@ class _Descent:
         """Try one candidate for each running image: take it, or propose a shorter step, or a plain one."""
         rows = self.running.nonzero().squeeze(1)
         candidate = self.box.clip(self.x + scale(self.length, self.direction))
-        found = self.slope(candidate[rows], rows)
-        there = Slope(*(old.index_copy(0, rows, new) for old, new in zip(self.here, found, strict=True)))
+        if len(rows) == len(candidate):
+            there = self.slope(candidate, rows)
+        else:
+            found = self.slope(candidate[rows], rows)
+            there = Slope(*(old.index_copy(0, rows, new) for old, new in zip(self.here, found, strict=True)))
         force = self.box.reduced(candidate, there.gradient)
         taken = self._lower(candidate, there, force)
         self._count(taken)
@@ -198,16 +202,25 @@ class _Descent:
 
 
 class _Secants:
-    """The limited-memory BFGS matrix of each image: steps and changes of the gradient, as rows `(B, 2m, N)`."""
+    """The limited-memory BFGS matrix of each image: steps and changes of the gradient, as rows `(B, 2m, N)`.
+
+    What is computed from inner products alone, a few hundred numbers, is left to numpy, whose calls cost less.
+    """
 
     def __init__(self, like: Tensor):
         flat = _flat(like)
-        self.rows = flat.new_zeros(len(flat), 2 * MEMORY, flat.shape[1])
-        self.gram = flat.new_zeros(len(flat), 2 * MEMORY, 2 * MEMORY, dtype=torch.float64)
-        self.valid = torch.zeros(len(flat), MEMORY, dtype=torch.bool, device=flat.device)
-        self.newest = torch.zeros(len(flat), dtype=torch.int64, device=flat.device)
+        images = len(flat)
+        self.rows = flat.new_zeros(images, 2 * MEMORY, flat.shape[1])
+        self.gram = np.zeros((images, 2 * MEMORY, 2 * MEMORY))
+        self.valid = np.zeros((images, MEMORY), dtype=bool)
+        self.newest = np.zeros(images, dtype=np.int64)
         self.learned = 0
 
+    def _products(self, vector: Tensor) -> np.ndarray:
+        """The inner products `(B, 2m)` of all rows with one vector of each image."""
+        return (self.rows @ vector.unsqueeze(2)).squeeze(2).double().cpu().numpy()
+
+    @np.errstate(all="ignore")
     def learn(self, step: Tensor, change: Tensor, taken: Tensor) -> None:
         """Replace the oldest pair where a step was taken; a pair without positive curvature is not used."""
         if not taken.any():
@@ -215,37 +228,39 @@ class _Secants:
         slot = self.learned % MEMORY
         self.learned += 1
         for row, new in ((slot, _flat(step)), (MEMORY + slot, _flat(change))):
-            self.rows[:, row] = torch.where(taken.unsqueeze(1), new, self.rows[:, row])
-            products = (self.rows @ self.rows[:, row].unsqueeze(2)).squeeze(2).double()
-            self.gram[:, row] = self.gram[:, :, row] = products
-        sizes = self.gram.diagonal(dim1=1, dim2=2)
-        curved = self.gram[:, slot, MEMORY + slot] > 1e-10 * (sizes[:, slot] * sizes[:, MEMORY + slot]).sqrt()
-        self.valid[:, slot] = torch.where(taken, curved, self.valid[:, slot])
-        self.newest = torch.where(taken & curved, slot, self.newest)
+            self.rows[:, row] = pick(taken, new, self.rows[:, row])
+            self.gram[:, row] = self.gram[:, :, row] = self._products(self.rows[:, row])
+        sizes = self.gram[:, slot, slot] * self.gram[:, MEMORY + slot, MEMORY + slot]
+        curved = self.gram[:, slot, MEMORY + slot] > 1e-10 * np.sqrt(sizes)
+        replaced = taken.cpu().numpy()
+        self.valid[:, slot] = np.where(replaced, curved, self.valid[:, slot])
+        self.newest = np.where(replaced & curved, slot, self.newest)
 
     def forget(self, which: Tensor) -> None:
         """Begin again for some images."""
-        self.valid = self.valid & ~which.unsqueeze(1)
+        self.valid &= ~which.cpu().numpy()[:, None]
 
+    @np.errstate(all="ignore")
     def times(self, g: Tensor) -> Tensor:
         """The inverse matrix times g, by the two loops of Nocedal on coefficients; 0 where nothing is known."""
-        products = (self.rows @ _flat(g).unsqueeze(2)).squeeze(2).double()
+        products, gram = self._products(_flat(g)), self.gram
+        steps, changes = np.arange(MEMORY), np.arange(MEMORY, 2 * MEMORY)
         order = [(self.learned + i) % MEMORY for i in range(MEMORY)]  # from the oldest on
-        curvature = self.gram[:, range(MEMORY), range(MEMORY, 2 * MEMORY)]
-        inverse = torch.where(self.valid, 1 / curvature, 0.0)
-        here = self.newest.unsqueeze(1)
-        changes = self.gram[:, range(MEMORY, 2 * MEMORY), range(MEMORY, 2 * MEMORY)]
-        gain = torch.where(self.valid, curvature / changes, 0.0).gather(1, here).squeeze(1)
-        weights = torch.zeros_like(products)  # of the rows in the result; of g itself it is `gain`
-        first = torch.zeros_like(inverse)
+        curvature = gram[:, steps, changes]
+        inverse = np.divide(1.0, curvature, out=np.zeros_like(curvature), where=self.valid)
+        gains = np.divide(curvature, gram[:, changes, changes], out=np.zeros_like(curvature), where=self.valid)
+        gain = gains[np.arange(len(gains)), self.newest]
+        weights = np.zeros_like(products)  # of the rows in the result; of g itself it is `gain`
+        first = np.zeros_like(inverse)
         for j in reversed(order):
-            first[:, j] = inverse[:, j] * (products[:, j] + (weights * self.gram[:, j]).sum(1))
+            first[:, j] = inverse[:, j] * (products[:, j] + (weights * gram[:, j]).sum(axis=1))
             weights[:, MEMORY + j] -= first[:, j]
-        weights = weights * gain.unsqueeze(1)
+        weights *= gain[:, None]
         for j in order:
-            along = gain * products[:, MEMORY + j] + (weights * self.gram[:, MEMORY + j]).sum(1)
-            weights[:, j] += torch.where(self.valid[:, j], first[:, j] - inverse[:, j] * along, 0.0)
-        result = scale(gain, _flat(g)) + (weights.to(self.rows.dtype).unsqueeze(1) @ self.rows).squeeze(1)
+            along = gain * products[:, MEMORY + j] + (weights * gram[:, MEMORY + j]).sum(axis=1)
+            weights[:, j] += np.where(self.valid[:, j], first[:, j] - inverse[:, j] * along, 0.0)
+        of_rows = torch.from_numpy(weights).to(self.rows).unsqueeze(1)
+        result = scale(torch.from_numpy(gain).to(self.rows), _flat(g)) + (of_rows @ self.rows).squeeze(1)
         return _like(result, g)
 
 
