@@ -186,6 +186,15 @@ def test_odd_matlab_files_are_refused(tmp_path):
         read_sinograms(tmp_path / "d.mat")
 
 
+def test_a_matlab_file_that_crashes_its_library_is_refused(tmp_path):
+    """scipy 1.17 reads memory that is not there: a process of its own must not be this one."""
+    pytest.importorskip("scipy.io")
+    whole = sample_files.write_helsinki(tmp_path / "a.mat").read_bytes()
+    (tmp_path / "b.mat").write_bytes(whole[:2717] + 7 * whole[2717:2850] + whole[2717:])
+    with pytest.raises(FileError, match=r"b\.mat is damaged, or not a MATLAB file"):
+        read_sinograms(tmp_path / "b.mat")
+
+
 # Many files
 
 

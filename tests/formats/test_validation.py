@@ -33,6 +33,16 @@ def test_slices_are_counted_as_python_counts(tmp_path):
         validation.chosen(tmp_path, 9, slice(None, None, 2))
 
 
+def test_a_crash_or_a_hang_of_a_library_is_an_error_like_others(tmp_path, monkeypatch):
+    path = tmp_path / "x.mat"
+    assert validation.survivable(path, "MATLAB", "raise SystemExit(1)") == path  # the reader itself says it better
+    with pytest.raises(validation.FileError, match=r"x.mat is damaged.*crashes or does not end"):
+        validation.survivable(path, "MATLAB", "import os; os.abort()")
+    monkeypatch.setattr(validation, "PATIENCE", 0.2)
+    with pytest.raises(validation.FileError, match=r"x.mat is damaged.*crashes or does not end"):
+        validation.survivable(path, "MATLAB", "while True: pass")
+
+
 def test_what_a_library_raises_becomes_one_line_that_names_the_file(tmp_path):
     with pytest.raises(validation.FileError) as caught, validation.reading(tmp_path / "x.h5", "HDF5"):
         raise KeyError("first line\n  second line " + 300 * "x")

@@ -1,6 +1,7 @@
 """The program that the commands belong to: shared options, what is printed, its version, what becomes of an error."""
 
 import codecs
+import errno
 import io
 import json as jsonlib
 import os
@@ -107,15 +108,32 @@ def main() -> None:
         if os.environ.get("LIPSPLINE_DEBUG"):
             raise
         hint = " (lipspline inspect FILE says what a file is.)" if _is_about_data(error) else ""
-        err.print(
-            f"lipspline: {translated(str(error))}{hint}", style="red", markup=False, highlight=False, soft_wrap=True
-        )
+        sentence = f"lipspline: {translated(_sentence(error))}{hint}"
+        err.print(sentence, style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
     except (KeyboardInterrupt, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:
             raise
         err.print("lipspline: interrupted. The same command goes on where work was kept.", style="red")
         sys.exit(INTERRUPTED)
+
+
+def _sentence(error: Exception) -> str:
+    """What went wrong; errors of the system without their numbers.
+
+    Example:
+        >>> _sentence(OSError(13, "Permission denied", "a.npy"))
+        'a.npy: permission denied.'
+        >>> _sentence(OSError(errno.ENOSPC, "No space left on device"))
+        'No space is left on the disk. Make room and give the same command again: it goes on where it was.'
+    """
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "No space is left on the disk. Make room and give the same command again: it goes on where it was."
+    where = "" if error.filename is None else f"{error.filename}: "
+    what = error.strerror[0].lower() if where else error.strerror[0]
+    return f"{where}{what}{error.strerror[1:]}."
 
 
 def _is_about_data(error: Exception) -> bool:

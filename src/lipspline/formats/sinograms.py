@@ -16,7 +16,7 @@ from lipspline._infra import checks
 from lipspline._infra.files import is_pattern
 from lipspline.formats import arrays, hdf5, pictures
 from lipspline.formats.arrays import Container, Stored
-from lipspline.formats.validation import FileError, affordable, chosen, existing, reading, reals
+from lipspline.formats.validation import FileError, affordable, chosen, existing, reading, reals, survivable
 from lipspline.formats.volume import Stack
 
 SINOGRAM = ("sinogram", "sinograms", "projections", "y", "data")
@@ -282,6 +282,7 @@ def _matlab(path: Path, slices: slice) -> Sinograms:
         with path.open("rb") as file:
             if b"MATLAB 7.3" in file.read(128):
                 raise FileError(f"{path} is of MATLAB's version 7.3; save it with the option '-v7'.")
+        survivable(path, "MATLAB", "import sys, scipy.io; scipy.io.loadmat(sys.argv[1])")
         content = io.loadmat(path, squeeze_me=True, struct_as_record=False)
         found = {name: value for name, value in content.items() if not name.startswith("__")}
         named = [value for value in found.values() if hasattr(value, "sinogram")]

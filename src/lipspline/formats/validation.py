@@ -4,6 +4,8 @@ import contextlib
 import logging
 import math
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +19,9 @@ LIMIT = 2**30
 """Bytes that one array read from a file may take; with its conversion to floats a reader stays below 2 GB."""
 DEFLATE = 1032
 """How many times smaller deflate can make anything: a file that claims more is a bomb or damaged."""
+
+PATIENCE = 20.0
+"""Seconds that reading a file for a trial may take."""
 
 
 class FileError(ValueError):
@@ -55,6 +60,21 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         raise FileError(f"{path} is damaged, or not a {kind} file ({in_short(error)}).") from error
     finally:
         logging.disable(muted)
+
+
+def survivable(path: Path, kind: str, script: str) -> Path:
+    """Return `path` if a process of its own survives a script that reads it.
+
+    For libraries that take the whole process with them on a damaged file, where no exception can be caught.
+    """
+    trial = [sys.executable, "-c", script, str(path)]
+    try:
+        code = subprocess.run(trial, capture_output=True, timeout=PATIENCE).returncode
+    except subprocess.TimeoutExpired:
+        code = -1
+    if code < 0:
+        raise FileError(f"{path} is damaged, or not a {kind} file (reading it crashes or does not end).")
+    return path
 
 
 def in_short(error: BaseException) -> str:
