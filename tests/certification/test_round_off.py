@@ -50,9 +50,10 @@ def test_the_error_of_the_input_is_multiplied_by_the_lipschitz_bounds():
     averaged = Averaged(layers, 0.25)
     _, error = evaluate_exactly(averaged, torch.zeros(1, 1, dtype=torch.float64), torch.tensor([0.5]))
     assert float(error) == pytest.approx(0.25 * 3.0 + 0.75 * 0.5, rel=1e-9)
-    averaged.beta = -1.0  # certify bounds it, so its round-off is bounded too
-    _, error = evaluate_exactly(averaged, torch.zeros(1, 1, dtype=torch.float64), torch.tensor([0.5]))
-    assert float(error) == pytest.approx(3.0 + 2 * 0.5, rel=1e-9)
+    for beta, expected in ((-1.0, 3.0 + 2 * 0.5), (2.0, 2 * 3.0 + 0.5)):
+        averaged.beta = beta  # certify bounds it, so its round-off is bounded too
+        _, error = evaluate_exactly(averaged, torch.zeros(1, 1, dtype=torch.float64), torch.tensor([0.5]))
+        assert float(error) == pytest.approx(expected, rel=1e-9)
     _, error = evaluate_exactly(Rescaled(layers, 7.0), torch.zeros(1, 1, dtype=torch.float64), torch.tensor([0.5]))
     assert float(error) == pytest.approx(3.0, rel=1e-9)
 
