@@ -118,3 +118,11 @@ def test_files_that_lack_something_are_refused(tmp_path):
     with pytest.raises(FileError, match="measured on a trajectory; only Cartesian"):
         mri.read(sample_files.write_spirals(tmp_path / "s.h5"))
     assert torch.equal(read(k, trajectory=POINTS).data, DATA)
+
+
+def test_a_single_point_far_outside_does_not_make_the_image_large():
+    """One damaged number would give 1568 x 1568 pixels from 640 samples."""
+    points = POINTS.clone()
+    points[3, 5, 0] = 783.5
+    with pytest.raises(FileError, match=r"reaches 783\.5 .* but 99 % of its points lie within .* give the size"):
+        on_trajectory(DATA, points, "the array")

@@ -89,6 +89,12 @@ def on_trajectory(
             f"number of pixels, or in cycles per pixel, up to 0.5."
         )
     elif size is None:
+        usual = float(points.abs().amax(dim=-1).flatten().kthvalue(ceil(0.99 * points[..., 0].numel())).values)
+        if usual < reach / 3:
+            raise FileError(
+                f"The trajectory of {source} reaches {reach:.4g} cycles per field of view, but 99 % of its points lie "
+                f"within {usual:.4g}. Check it, or give the size of the images."
+            )
         side = 2 * ceil(reach - 1e-3)
         shape = (side, side)
     else:
