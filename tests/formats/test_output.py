@@ -255,6 +255,22 @@ def test_a_certificate_is_what_was_written_even_with_bytes_that_are_no_text(tmp_
     assert seal(seal({"a": [1.5, "ü"]})) == seal({"a": [1.5, "ü"]})
 
 
+DAMAGED_NOTES = [b'{"o.npy": 5}', b'{"o.npy": [5]}', b'{"o.npy": "abc"}', b"[" * 5000, b"null", bytes(300)]
+
+
+@pytest.mark.parametrize("note", DAMAGED_NOTES, ids=lambda note: repr(note[:16]))
+def test_a_damaged_journal_does_not_stop_the_next_run(note, tmp_path):
+    """What a disk or a hand has changed in the lock of a run that was killed."""
+    target = Output(tmp_path / "o.npy")
+    with target.open():
+        lock = (target.parts / "lock").read_bytes()
+    target.parts.mkdir()
+    (target.parts / "lock").write_bytes(lock + b"\n" + note + b"\n")
+    write(target.path)
+    assert pair_is_right(target.path)
+    assert {path.name for path in tmp_path.iterdir()} == {"o.npy", "o.npy.json"}
+
+
 # Two processes
 
 

@@ -223,9 +223,9 @@ class Output:
             return []
         entries = []
         for line in path.read_bytes()[files.OWNER_BYTES :].splitlines():
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 entries.append(json.loads(line))
-        return [entry for entry in entries if isinstance(entry, dict)]
+        return [entry for entry in entries if _is_note(entry)]
 
     def _note(self, entry: Mapping[str, list[str]]) -> None:
         assert self._descriptor is not None, "commit is called within `with output.open():`"
@@ -388,3 +388,10 @@ def _write_hdf5(path: Path, image: Image) -> None:
 
 def _write_dicom(path: Path, image: Image) -> None:
     dicom.write(path, image.volume, modality=image.modality, description=image.description)
+
+
+def _is_note(entry: object) -> bool:
+    """Whether this is a line of the journal: checksums by names."""
+    return isinstance(entry, dict) and all(
+        isinstance(values, list) and all(isinstance(value, str) for value in values) for values in entry.values()
+    )
