@@ -123,3 +123,13 @@ def test_files_of_a_pattern_are_known_and_their_change_is_seen(tmp_path):
     assert request.fingerprint() == before
     np.save(tmp_path / "s1.npy", np.ones((4, 6), np.float32))
     assert request.fingerprint() != before
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("whiten", "none"), ("map_sets", 2), ("virtual_coils", 2), ("phase", "none"), ("unknown", "real")],
+)
+def test_what_is_said_about_measurements_is_not_ignored_by_a_simulation(name, value):
+    images = torch.rand(1, 16, 16)
+    with pytest.raises(ValueError, match=f"{name}= is for measured k-space, but this is simulated"):
+        ScannerMRI(simulate=True, **{name: value}).scan(images)

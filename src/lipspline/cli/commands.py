@@ -3,7 +3,6 @@
 import importlib.util
 import json as jsonlib
 import math
-import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from lipspline import kernels
 from lipspline._infra.memory import keep_memory
 from lipspline._infra.progress import bars
 from lipspline.certification import estimate_lower
-from lipspline.cli.program import Device, Json, Seed, Threads, err, out, show, start
+from lipspline.cli.program import Device, Json, Seed, Threads, err, out, show, start, translated
 from lipspline.formats.output import Output, versions
 from lipspline.imaging.denoise import denoise_file
 
@@ -257,8 +256,8 @@ def inspect(
 
 
 def _options(text: str) -> str:
-    """The arguments of `reconstruct` in a text as the options of its command."""
-    return re.sub(r"\b(acceleration|trajectory|coils)=(\w+)", r"--\1 \2", text.replace("simulate=True", "--simulate"))
+    """The arguments of `reconstruct` in a text as the options of its commands."""
+    return translated(translated(text, "reconstruct", "mri"), "reconstruct", "ct")
 
 
 def certify(

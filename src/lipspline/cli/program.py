@@ -141,8 +141,11 @@ def _is_about_data(error: Exception) -> bool:
     return isinstance(error, FileError) and sys.argv[1:2] == ["reconstruct"]
 
 
-def translated(message: str) -> str:
-    """The arguments in a message of the library, such as `force=True`, as options of the command that was given.
+def translated(message: str, *words: str) -> str:
+    """The arguments in a message of the library, such as `force=True`, as options of a command.
+
+    Args:
+        words: of the command; without them it is the one that was given.
 
     Example:
         >>> sys.argv = ["lipspline", "denoise"]
@@ -150,7 +153,7 @@ def translated(message: str) -> str:
         'Replace it with --force, or say how much with --noise 15; contraction=K is no option.'
     """
     command: Any = typer.main.get_command(app)
-    for word in sys.argv[1:]:
+    for word in words or sys.argv[1:]:
         command = getattr(command, "commands", {}).get(word, command)
     options = {option.name: option.opts[0] for option in command.params if option.opts[0].startswith("--")}
 

@@ -1,6 +1,6 @@
 """How k-space was measured, or is simulated: what a user says about an MRI scanner."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import torch
@@ -21,6 +21,8 @@ ACCELERATION = 4.0
 """What a simulation takes where nothing is said."""
 KSPACE_NOISE = 0.01
 """The noise that a simulation adds where nothing is said: the paper's."""
+OF_MEASUREMENTS = ("trajectory", "conjugate", "phase", "unknown", "whiten", "virtual_coils", "map_sets")
+"""What is said about measured k-space only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +97,19 @@ class ScannerMRI:
             return self._measured(data, found, kept, first)
         if not self.simulate:
             raise ValueError(f"{named(data)} images, not k-space. To measure and reconstruct them give simulate=True.")
+        self._check_simulated()
         maps = self._coils()
         noise = KSPACE_NOISE if self.data_noise is None else self.data_noise
         known = maps if isinstance(maps, Tensor) else None
         if self.spokes is not None:
             return RadialMRI(found, self.spokes, noise, known, self.seed, first)
         return SimulatedMRI(found, kept, noise, known, self.seed, first)
+
+    def _check_simulated(self) -> None:
+        """Refuse what says something about measured k-space, where k-space is simulated."""
+        for field in fields(self):
+            if field.name in OF_MEASUREMENTS and getattr(self, field.name) != field.default:
+                raise ValueError(f"{field.name}= is for measured k-space, but this is simulated. Leave it out.")
 
     def _read(self, data: Data, slices: slice) -> Kspace | NonCartesianKspace | Volume:
         points = self.trajectory
