@@ -31,7 +31,7 @@ from lipspline.networks.files import checksum
 from lipspline.operators.elementary import Selected
 from lipspline.pnp import Progress, minimize
 from lipspline.priors import COMPLEX_RANGE, UNIT_RANGE, Energy, EnergyPrior, Prior, resolve
-from lipspline.priors.energy import AdaptiveEnergy
+from lipspline.priors.energy import AdaptiveEnergy, AnalysisEnergy
 
 Auto = Literal["auto"]
 
@@ -180,8 +180,11 @@ def _choose_energy(
 
 # Refining the weight by measurements that are held out
 
-HELD, LEAST_HELD = 6, 4
-"""One readout or projection in so many is held out, and at least so many, or the weight is not refined."""
+HELD, MORE_HELD, LEAST_HELD = 10, 6, 4
+"""One readout or projection in 10 is held out, or up to one in 6 so that there are 4, or the weight is not refined.
+
+What is left over should have nearly as much to say as all: with one in 6, weights for many coils came out too large.
+"""
 CENTRE = 0.05
 """Readouts nearer to the strongest one than this, as a fraction of all, are never held out."""
 MOST_TRIALS = 6
@@ -203,7 +206,8 @@ def held_out(problem: Problem) -> Tensor | None:
         count = len(moduli)
         away = (there - int(moduli.argmax()) + count // 2).remainder(count) - count // 2
         there = there[away.abs() > CENTRE * count]
-    held = there[HELD // 2 :: HELD]
+    every = min(HELD, max(MORE_HELD, len(there) // LEAST_HELD))
+    held = there[every // 2 :: every]
     if len(held) < LEAST_HELD:
         return None
     kept = torch.ones(len(moduli), dtype=torch.bool, device=problem.y.device)
@@ -234,6 +238,8 @@ def refined(
     image, energy, factor = None, served, 1.0
     if isinstance(served, AdaptiveEnergy):  # the first pass tells as much, at less than half of the cost
         energy, factor = served.first_pass, served.first_strength
+    # primal-dual steps that begin at the image for another weight are short, and so look like an end
+    cold = isinstance(energy, AnalysisEnergy)
     errors: dict[int, float] = {}
 
     def error(k: int) -> float:
@@ -247,7 +253,7 @@ def refined(
                 positive=problem.positive,
                 tol=problem.trials[0],
                 max_steps=min(max_steps, problem.trials[1]),
-                start=image,
+                start=None if cold else image,
                 progress=watch,
             ).value
             errors[k] = float(((problem.H.forward(image) - problem.y) * ~kept).norm())
