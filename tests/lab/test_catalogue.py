@@ -172,7 +172,7 @@ def test_the_models_are_the_catalogue_the_recommended_first():
 
 def test_a_new_energy_is_there_without_a_change(monkeypatch):
     made = replace(priors.resolve("tv"), name="squares", words="squared differences")
-    monkeypatch.setitem(lookup.ENERGIES, "squares", lambda: made)
+    monkeypatch.setitem(lookup.NAMED, "squares", lambda: made)
     assert {"name": "squares", "kind": "energy", "summary": "squared differences, convex", "levels": False} in (
         Models().document()
     )

@@ -22,14 +22,15 @@ from lipspline.priors.wavelet import WaveletSparsity
 
 AUTO = "auto"
 TV_WIDTH, WAVELET_WIDTH = 0.06, 0.03
-ENERGIES: dict[str, Callable[[], Prior]] = {
+NAMED: dict[str, Callable[[], Prior]] = {
     "ridge-adaptive": lambda: resolve_learned("ridge-adaptive"),
     "ridge": lambda: resolve_learned("ridge"),
     "ridge-weak": lambda: resolve_learned("ridge-weak"),
+    "ridge-unrolled": lambda: resolve_learned("ridge-unrolled", resolve_unrolled),
     "tv": lambda: resolve_formula("tv", TotalVariation, TV_WIDTH, "total variation"),
     "wavelet": lambda: resolve_formula("wavelet", WaveletSparsity, WAVELET_WIDTH, "cycle-spun orthonormal wavelets"),
 }
-"""Priors that are energies, by name, the recommended one first: a new energy joins here."""
+"""Priors by name, the recommended one first, before the networks for single noise levels: a new energy joins here."""
 FORMATS: dict[str, Callable[[Path], Prior]] = {
     RIDGE: lambda path: resolve_learned_file(path),
     ADAPTIVE: lambda path: resolve_learned_file(path),
@@ -43,7 +44,7 @@ FIRST = ("lls",)
 def names() -> list[str]:
     """The names of all priors, the recommended one first."""
     networks = [name for name in FIRST if name in shipped()]
-    return [*ENERGIES, *networks, *(name for name in shipped() if name not in networks)]
+    return [*NAMED, *networks, *(name for name in shipped() if name not in networks)]
 
 
 def catalogue() -> dict[str, Prior]:
@@ -67,8 +68,8 @@ def resolve(prior: str | os.PathLike[str] | Prior = AUTO) -> Prior:
         return prior
     if prior == AUTO:
         return resolve(names()[0])
-    if prior in ENERGIES:
-        return ENERGIES[str(prior)]()
+    if prior in NAMED:
+        return NAMED[str(prior)]()
     if prior in shipped():
         return resolve_shipped(str(prior))
     path = Path(prior)
@@ -130,10 +131,10 @@ class EnergyPrior(Prior):
         return checks.positive("noise", self.usual if noise is None else noise, "It is in units of 1/255.") / WHITE
 
 
-def resolve_learned(name: str) -> EnergyPrior:
-    """A learned energy that ships with the package, by its name."""
+def resolve_learned(name: str, read: Callable[[Path, str], Prior] | None = None) -> Prior:
+    """A learned energy, or another prior that `read` reads, that ships with the package, by its name."""
     with resources.as_file(resources.files("lipspline.weights") / f"{name}.safetensors") as path:
-        return resolve_learned_file(path, name)
+        return (read or resolve_learned_file)(path, name)
 
 
 def resolve_learned_file(path: Path, name: str | None = None) -> EnergyPrior:
