@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipspline._infra.memory import keep_memory
 from lipspline.imaging.demo import Comparison, compare, demo_scans
-from lipspline.imaging.problem import DIRECT, Problem
+from lipspline.imaging.problem import Problem
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -22,7 +22,7 @@ def draw(found: list[Comparison], path: Path) -> None:
         problem, best = comparison.problem, comparison.solved[-1].solution.value
         _show(axes[0], "The image", problem.truth, problem)
         for axis, name, x in (
-            (axes[1], DIRECT[comparison.scan.modality], problem.direct),
+            (axes[1], comparison.scan.direct_name, problem.direct),
             (axes[2], comparison.solved[-1].name, best),
         ):
             _show(axis, f"{name}, {problem.quality(x)['psnr']:.1f} dB", problem.image(x), problem)

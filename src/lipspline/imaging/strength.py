@@ -180,11 +180,8 @@ def _choose_energy(
 
 # Refining the weight by measurements that are held out
 
-HELD, MORE_HELD, LEAST_HELD = 10, 6, 4
-"""One readout or projection in 10 is held out, or up to one in 6 so that there are 4, or the weight is not refined.
-
-What is left over should have nearly as much to say as all: with one in 6, weights for many coils came out too large.
-"""
+HELD, LEAST_HELD = 6, 4
+"""One readout or projection in so many is held out, and at least so many, or the weight is not refined."""
 CENTRE = 0.05
 """Readouts nearer to the strongest one than this, as a fraction of all, are never held out."""
 MOST_TRIALS = 6
@@ -206,8 +203,7 @@ def held_out(problem: Problem) -> Tensor | None:
         count = len(moduli)
         away = (there - int(moduli.argmax()) + count // 2).remainder(count) - count // 2
         there = there[away.abs() > CENTRE * count]
-    every = min(HELD, max(MORE_HELD, len(there) // LEAST_HELD))
-    held = there[every // 2 :: every]
+    held = there[HELD // 2 :: HELD]
     if len(held) < LEAST_HELD:
         return None
     kept = torch.ones(len(moduli), dtype=torch.bool, device=problem.y.device)
