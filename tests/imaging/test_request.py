@@ -23,6 +23,10 @@ def a_request(**options) -> Request:
         (lambda: ScannerMRI(acceleration=float("inf")), "acceleration must be a positive finite number"),
         (lambda: ScannerMRI(center=float("nan")), "center must lie between 0 and 1, but is nan"),
         (lambda: ScannerMRI(data_noise=1), "data_noise= is for simulated data"),
+        (
+            lambda: ScannerCT(source_origin=500.0, source_detector=300.0),
+            "source_origin=500 and source_detector=300 seem to be exchanged",
+        ),
         (lambda: ScannerMRI(data_noise=1e300, simulate=True), "data_noise must lie between 0 and 1e"),
         (lambda: ScannerMRI(data_noise=float("nan"), simulate=True), "data_noise must lie between 0 and 1e"),
         (lambda: ScannerCT(angles=0), "angles must lie between 1 and 10000, but is 0"),

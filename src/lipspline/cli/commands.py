@@ -67,7 +67,9 @@ def denoise(
     for result in results:
         if result.warning:
             named = "" if len(results) == 1 else f"{result.input}: "
-            err.print(f"lipspline: {named}{result.warning}", style="yellow", highlight=False, soft_wrap=True)
+            err.print(
+                f"lipspline: {named}{translated(result.warning)}", style="yellow", highlight=False, soft_wrap=True
+            )
     documents = [result.document() for result in results]
     document = documents[0] if len(sources) == 1 else {"results": documents}
     show(document, "\n".join(map(str, results)), json)

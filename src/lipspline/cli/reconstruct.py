@@ -308,6 +308,12 @@ def _watch(display: Bars, slices: int, first: int) -> Watch:
     return watch
 
 
+TO_CHECK = {
+    "CT": "Check the angles, their sense and arc, the rotation axis, the orientation and the geometry of a fan.",
+    "MR": "Check orientation, mask and coil maps (an object larger than the field of view: --map-sets 2).",
+}
+
+
 def _warn(result: Reconstruction) -> None:
     """What to mind about the result, on stderr."""
     sentences = []
@@ -320,8 +326,7 @@ def _warn(result: Reconstruction) -> None:
         )
     if odd := result.unexplained:
         sentences.append(
-            f"slice(s) {_numbers(odd)} are farther from the measurements than noise explains. Check angles, rotation "
-            f"axis, orientation, field of view and coil maps (an object larger than the field of view: --map-sets 2)."
+            f"slice(s) {_numbers(odd)} fit the measurements worse than noise explains. {TO_CHECK[result.scan.modality]}"
         )
     for sentence in sentences:
         err.print(f"lipspline: {sentence}", style="yellow", highlight=False, soft_wrap=True)

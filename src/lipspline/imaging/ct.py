@@ -99,6 +99,12 @@ class Scanner:
             raise ValueError(f"axis must be a detector, counted from 0, but is {self.axis!r}.")
         if (self.source_origin is None) != (self.source_detector is None):
             raise ValueError("A fan has two distances. Give both source_origin= and source_detector=, or none of them.")
+        near, far = self.source_origin, self.source_detector
+        if near is not None and far is not None and far < near:
+            raise ValueError(
+                f"source_origin={near:g} and source_detector={far:g} seem to be exchanged: the detector is behind the "
+                f"axis, so it is farther from the source."
+            )
         if self.arc is not None and isinstance(self.angles, Tensor):
             raise ValueError("arc= is for angles that are evenly spread. Leave it out, or give the number of angles.")
 

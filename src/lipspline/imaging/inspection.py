@@ -197,7 +197,7 @@ def _steps(kspace: Kspace | NonCartesianKspace) -> list[str]:
         steps.append("take the coil maps of the file" if kspace.maps is not None else "estimate coil maps by ESPIRiT")
     if isinstance(kspace, NonCartesianKspace) or not kspace.real:
         steps.append("fold the phase of low resolution into the maps, if the middle of k-space is measured")
-    steps.append("minimise data term and ridge energy, with a certificate for each slice")
+    steps.append("minimise data term and learned energy, with a certificate for each slice")
     if kspace.reference is not None:
         steps.append("compare with the reference of the file")
     return steps
