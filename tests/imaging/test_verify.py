@@ -67,6 +67,29 @@ def test_the_bound_is_computed_again_from_the_weights(made, copy):
     assert outcomes(copy / "shipped.npy")["bound"] is CheckOutcome.FAILS
 
 
+def test_an_image_that_does_not_fit_its_measurements_is_said_to_be_doubtful(copy):
+    """As it was found when it was made; the certificate is still its own."""
+    path = copy / "file.npy.json"
+    document = json.loads(path.read_text())
+    document["slices"][0]["misfit"] = {"value": 0.25, "noise": 0.003, "explained": False}
+    path.write_bytes(to_json(seal(document)))
+    found = verify(copy / "file.npy")
+    assert outcomes(copy / "file.npy")["data fit"] is CheckOutcome.DOUBTFUL
+    assert found.holds
+    assert "up to 0.25 of the data" in str(found)
+    assert "it does not fit the measurements" in str(found)
+
+
+def test_a_page_that_was_not_sent_along_is_not_checked(copy):
+    (copy / "file.npy.html").unlink()
+    assert outcomes(copy / "file.npy")["page"] is CheckOutcome.UNCHECKED
+    assert verify(copy / "file.npy").holds
+
+
+def test_the_certificate_may_be_given_for_its_image(made):
+    assert verify(made / "file.npy.json") == verify(made / "file.npy")
+
+
 def other_pixel(folder):
     image = np.load(folder / "file.npy")
     image[0, 0, 0] += 1

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lipspline._infra import files
-from lipspline.formats.output import Output, read_certificate, versions
+from lipspline.formats.output import CERTIFICATE, PAGE, Output, read_certificate, versions
 from lipspline.imaging.strength import proven_upper
 from lipspline.networks.files import checksum
 from lipspline.priors import resolve
@@ -24,6 +24,7 @@ class CheckOutcome(StrEnum):
     HOLDS = "holds"
     FAILS = "fails"
     UNCHECKED = "not checked"
+    DOUBTFUL = "doubtful"
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class Verification:
         width = max(len(check.outcome) for check in self.checks)
         lines = [f"{check.outcome:{width}}  {check.name}: {check.detail}" for check in self.checks]
         verdict = "The certificate belongs to this result." if self.holds else "The certificate does NOT hold."
+        if any(check.outcome is CheckOutcome.DOUBTFUL for check in self.checks):
+            verdict += " Whether the result is an image of the object is doubtful: it does not fit the measurements."
         return "\n".join([self.output, *lines, verdict])
 
 
@@ -69,6 +72,8 @@ def verify(path: str | Path) -> Verification:
         path: the image or folder that `reconstruct` or `denoise` has written; its certificate is `path`.json.
     """
     output = Output(path)
+    if not output.certificate.is_file() and output.path.name.endswith(CERTIFICATE):
+        output = Output(output.path.with_name(output.path.name.removesuffix(CERTIFICATE)))
     if not output.certificate.is_file():
         raise FileNotFoundError(f"There is no certificate {output.certificate}.")
     certificate = read_certificate(output.certificate)
@@ -77,9 +82,9 @@ def verify(path: str | Path) -> Verification:
         return Verification(str(path), (Check("certificate", CheckOutcome.FAILS, detail),))
     found = [Check("certificate", CheckOutcome.HOLDS, "unchanged since it was written")]
     found += _tried("files", lambda: [*_files(output, certificate)])
-    for name, check in (("claims", _claims), ("bound", _bound), ("versions", _versions)):
+    for name, check in CHECKS.items():
         found += _tried(name, lambda check=check: [check(certificate)])
-    return Verification(str(path), tuple(found))
+    return Verification(str(output.path), tuple(found))
 
 
 def _tried(name: str, check: Callable[[], list[Check]]) -> list[Check]:
@@ -95,6 +100,10 @@ def _files(output: Output, certificate: Mapping[str, Any]) -> Iterator[Check]:
     """The files that the certificate names, and those in the folder of the result that it does not name."""
     sums, folder = certificate["files"], output.path.parent
     bad = []
+    page = output.path.name + PAGE
+    if page in sums and not (folder / page).is_file():
+        sums = {name: value for name, value in sums.items() if name != page}
+        yield Check("page", CheckOutcome.UNCHECKED, f"{page} is not here")
     for name, value in sums.items():
         file = folder / name
         if not output.owns(name) or not file.is_file():
@@ -127,6 +136,20 @@ def _claims(certificate: Mapping[str, Any]) -> Check:
     return Check("claims", CheckOutcome.HOLDS, f"{words} for {len(slices)} slice(s)")
 
 
+def _data_fit(certificate: Mapping[str, Any]) -> Check:
+    """Whether noise explains how far each image is from its measurements, as it was found at the time."""
+    misfits = [entry["misfit"] for entry in certificate.get("slices", ()) if entry.get("misfit") is not None]
+    if not misfits:
+        return Check("data fit", CheckOutcome.UNCHECKED, "the certificate does not speak of measurements")
+    odd = [misfit["value"] for misfit in misfits if not misfit["explained"]]
+    if not odd:
+        return Check("data fit", CheckOutcome.HOLDS, f"noise explained the misfit of {len(misfits)} slice(s)")
+    words = (
+        f"noise did not explain the misfit of {len(odd)} of {len(misfits)} slice(s), up to {max(odd):.2g} of the data"
+    )
+    return Check("data fit", CheckOutcome.DOUBTFUL, words)
+
+
 def _bound(certificate: Mapping[str, Any]) -> Check:
     """The Lipschitz bound of the denoiser, computed again."""
     claim = certificate.get("prior", {})
@@ -143,7 +166,9 @@ def _bound(certificate: Mapping[str, Any]) -> Check:
         return Check("bound", CheckOutcome.FAILS if math.isfinite(upper) else CheckOutcome.HOLDS, words)
     outcome = CheckOutcome.HOLDS if upper <= claim["certificate"] * (1 + SLACK) else CheckOutcome.FAILS
     return Check(
-        "bound", outcome, f"Lipschitz constant <= {upper:.9f} computed again, {claim['certificate']:.9f} claimed"
+        "bound",
+        outcome,
+        f"Lipschitz constant of the prior <= {upper:.9f} computed again, {claim['certificate']:.9f} claimed",
     )
 
 
@@ -153,3 +178,12 @@ def _versions(certificate: Mapping[str, Any]) -> Check:
         return Check("versions", CheckOutcome.HOLDS, ", ".join(f"{name} {value}" for name, value in now.items()))
     other = ", ".join(f"{name} {then.get(name)} (here {now[name]})" for name in now if then.get(name) != now[name])
     return Check("versions", CheckOutcome.UNCHECKED, f"made with {other}")
+
+
+CHECKS: dict[str, Callable[[Mapping[str, Any]], Check]] = {
+    "claims": _claims,
+    "data fit": _data_fit,
+    "bound": _bound,
+    "versions": _versions,
+}
+"""What is checked in the certificate itself, beside the files it names."""
