@@ -70,12 +70,12 @@ def denoiser_section(denoiser: nn.Module) -> Html:
     certificate = certify(denoiser)
     head = tag("tr", *(tag("th", text, scope="col") for text in ("Layer", "Kind", "Lipschitz bound", "Rule")))
     rows = [
-        tag("tr", *(tag("td", text) for text in (layer.name, layer.kind, f"≤ {at_most(layer.upper)}", layer.rule)))
+        tag("tr", *(tag("td", text) for text in (layer.name, layer.kind, f"≤ {at_most(layer.upper, 6)}", layer.rule)))
         for layer in certificate.layers
     ]
     return fill(
         asset("denoiser.html"),
-        bound=at_most(certificate.upper),
+        bound=at_most(certificate.upper, 6),
         activations=_activations(denoiser),
         layers=tag("table", tag("thead", head), tag("tbody", *rows), class_="layers"),
     )

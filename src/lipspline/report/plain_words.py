@@ -174,16 +174,21 @@ def percent(share: float) -> str:
     return f"{float(f'{100 * share:.2g}'):g} %"
 
 
-def at_most(bound: float, digits: int = 6) -> str:
-    """An upper bound in a few digits that is still an upper bound.
+LARGE = 100.0
+"""A bound above this is rounded to three digits, and one on stability is said to be of little use."""
+
+
+def at_most(bound: float, digits: int | None = None) -> str:
+    """An upper bound in a few digits that is still an upper bound; without their number three, and six up to 100.
 
     Example:
-        >>> at_most(1.0000001), at_most(0.99999999), at_most(2.5)
-        ('1.00001', '1', '2.5')
+        >>> at_most(1.0000001), at_most(0.99999999), at_most(2.5), at_most(187.3601)
+        ('1.00001', '1', '2.5', '188')
     """
     if not math.isfinite(bound):
         return "∞"
-    return f"{Decimal(bound).normalize(Context(prec=digits, rounding=ROUND_CEILING)):f}"
+    precise = Context(prec=digits or (6 if bound <= LARGE else 3), rounding=ROUND_CEILING)
+    return f"{Decimal(bound).normalize(precise):f}"
 
 
 def one_part_in(share: float) -> str:
@@ -245,7 +250,7 @@ def _step(setting: Setting) -> Line:
 
 def _norm(setting: Setting | ObjectiveSetting) -> Line:
     low, high = setting.norm
-    value = f"{low:.5g} to {at_most(high)}" if low < high else f"{high:.6g}"
+    value = f"{low:.5g} to {at_most(high, 6)}" if low < high else f"{high:.6g}"
     sentence = "The model of the scanner enlarges no image by more than this; both limits are computed, not guessed."
     return Line("Scanner model ‖H‖", value, sentence, "proven")
 
@@ -320,7 +325,10 @@ def _estimate(estimate: Estimate) -> Line:
     name, claim, silence = ESTIMATES[estimate.label]
     if estimate.constant is None:
         return Line(name, "no bound", silence, "not claimed")
-    return Line(name, f"≤ {at_most(estimate.constant)}", claim.format(amount=_amount(estimate.constant)), "proven")
+    sentence = claim.format(amount=_amount(estimate.constant))
+    if estimate.constant > LARGE:
+        sentence += " So large a bound holds, but says little in practice; the prior ridge has smaller ones."
+    return Line(name, f"≤ {at_most(estimate.constant)}", sentence, "proven")
 
 
 def _amount(constant: float) -> str:
