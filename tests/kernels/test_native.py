@@ -69,6 +69,7 @@ SIZES = {
     "ridge_pairing": (2, 2, 5, 6, 26, 8, 4, 6, 3),
     "weighted_ridge_gradient": (2, 1, 5, 6, 26, 8, 4, 6, 3, 16),
     "weighted_ridge_pairing": (2, 2, 5, 6, 26, 8, 4, 6, 3),
+    **dict.fromkeys(("wavelet_split", "wavelet_merge"), (2, 7, 9, 2, 2)),
     "total_variation": (2, 3),
 }
 

@@ -1,5 +1,6 @@
 """Total variation and wavelets: adjoints, norms, duality, and a reference for each."""
 
+import itertools
 import math
 
 import numpy as np
@@ -7,11 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from lipspline import kernels
+from lipspline.kernels.wavelet import HIGH, LOW, wavelet_merge, wavelet_split
 from lipspline.operators import MRI, Identity, cartesian_mask
 from lipspline.pnp import Tier, minimize
 from lipspline.priors.energy import AnalysisEnergy
 from lipspline.priors.tv import TotalVariation
-from lipspline.priors.wavelet import HIGH, LOW, WaveletSparsity, merge, split
+from lipspline.priors.wavelet import WaveletSparsity
 
 ENERGIES = {
     "tv": TotalVariation(),
@@ -78,7 +81,7 @@ def test_total_variation_by_hand():
 
 class TestWavelets:
     def test_the_filters_are_orthonormal_with_two_vanishing_moments(self):
-        low, high, n = np.array(LOW), np.array(HIGH), np.arange(4)
+        low, high, n = math.sqrt(2) * np.array(LOW), math.sqrt(2) * np.array(HIGH), np.arange(4)
         assert low @ low == pytest.approx(1)
         assert low[:2] @ low[2:] == pytest.approx(0)
         assert low @ high == pytest.approx(0)
@@ -86,12 +89,43 @@ class TestWavelets:
         assert high @ np.ones(4) == pytest.approx(0)
         assert high @ n == pytest.approx(0)
 
-    @pytest.mark.parametrize("gap", [1, 2, 4])
-    def test_merging_undoes_splitting(self, gap):
-        x = torch.randn(2, 1, 13, 17, dtype=torch.float64)
-        bands = split(x, gap)
-        assert torch.allclose(merge(bands, gap), x)
-        assert float(bands.square().sum()) == pytest.approx(float(x.square().sum()))
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+    @pytest.mark.parametrize("implementation", ["eager", "c"])
+    @pytest.mark.parametrize("gap", [1, 2, 4, 7])
+    def test_merging_undoes_splitting(self, gap, implementation, dtype):
+        if implementation == "c" and kernels.native.library is None:
+            pytest.skip("the C kernels are not built")
+        x = torch.randn(2, 13, 17, dtype=dtype)
+        with kernels.using(implementation):
+            low, details = wavelet_split(x, gap)
+            assert torch.allclose(wavelet_merge(low, details, gap), x)
+        assert float(low.norm() ** 2 + details.norm() ** 2) == pytest.approx(float(x.norm()) ** 2)
+
+    @pytest.mark.parametrize("gap", [1, 3])
+    def test_splitting_is_a_correlation_along_rows_and_columns(self, gap):
+        x = torch.zeros(1, 12, 15)
+        x[0, 5, 7] = 1.0
+        low, details = wavelet_split(x, gap)
+        bands = [low[0], *details[0]]
+        for band, (along, down) in zip(bands, itertools.product((LOW, HIGH), repeat=2), strict=True):
+            expected = torch.zeros(12, 15)
+            for (i, a), (j, b) in itertools.product(enumerate(down), enumerate(along)):
+                expected[(5 - i * gap) % 12, (7 - j * gap) % 15] += a * b
+            torch.testing.assert_close(band, expected)
+
+    def test_what_does_not_fit_together_is_refused(self):
+        with pytest.raises(ValueError, match=r"Images must be \(N, H, W\) and the gap at least 1"):
+            wavelet_split(torch.ones(8, 8), 1)
+        with pytest.raises(ValueError, match=r"Details must have the shape \(1, 3, 8, 8\)"):
+            wavelet_merge(torch.ones(1, 8, 8), torch.ones(1, 2, 8, 8), 1)
+
+    def test_projected_coefficients_are_the_nearest_within_their_limits(self):
+        energy, p = WaveletSparsity(2), torch.randn(1, 6, 12, 12, dtype=torch.complex128)
+        limits = 0.7 * torch.tensor([0.5] * 3 + [0.25] * 3).view(1, 6, 1, 1)
+        shorter = p * (limits / p.abs()).clamp(max=1)
+        assert torch.allclose(energy.project(p, 0.7), shorter)
+        assert torch.allclose(energy.project(p.real.contiguous(), 0.7), torch.clamp(p.real, -limits, limits))
+        assert float(energy.project(p, 0.0).abs().max()) == 0
 
     def test_it_is_the_mean_over_shifts_of_the_orthonormal_transform(self):
         """Every shift, transformed with decimation, by explicit loops."""
@@ -112,7 +146,7 @@ class TestWavelets:
 
 def decimated(x: Tensor) -> list[Tensor]:
     """One level of the orthonormal transform, circular: four bands of half the size."""
-    taps = torch.tensor([LOW, HIGH], dtype=x.dtype)
+    taps = math.sqrt(2) * torch.tensor([LOW, HIGH], dtype=x.dtype)
     rows = [sum(taps[f, k] * x.roll(-k, 1) for k in range(4))[:, ::2] for f in range(2)]
     return [sum(taps[f, k] * row.roll(-k, 0) for k in range(4))[::2] for row in rows for f in range(2)]
 

@@ -1,6 +1,6 @@
 """The hot operations of the library: a table of kernels, each in plain torch and in C, one also in Triton."""
 
-from lipspline.kernels import joseph, ridge, total_variation, winograd
+from lipspline.kernels import joseph, ridge, total_variation, wavelet, winograd
 from lipspline.kernels.affine import overwrite_piecewise_affine, piecewise_affine
 from lipspline.kernels.dispatch import TABLE, Kernel, active, decompositions, using
 from lipspline.kernels.pairs import householder, sort_pairs
@@ -22,5 +22,6 @@ __all__ = [
     "spline_tables",
     "total_variation",
     "using",
+    "wavelet",
     "winograd",
 ]

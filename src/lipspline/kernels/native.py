@@ -112,6 +112,9 @@ FUNCTIONS = {
     "ridge_pairing": CFunction(5, 1, 9, 2, _ridge_pairing, numbers=SINGLE),
     "weighted_ridge_gradient": CFunction(6, 1, 10, 2, _weighted_ridge_gradient, numbers=SINGLE),
     "weighted_ridge_pairing": CFunction(6, 1, 9, 3, _weighted_ridge_pairing, numbers=SINGLE),
+    # images, height, width, inner; gap
+    "wavelet_split": CFunction(2, 0, 5, 2, lambda n, h, w, i, _: ((x := n * h * w * i), 8, x, 3 * x)),
+    "wavelet_merge": CFunction(3, 0, 5, 1, lambda n, h, w, i, _: ((x := n * h * w * i), 3 * x, 8, x)),
     "total_variation": CFunction(3, 0, 2, 1, lambda rows, n: (rows * n, rows * n, rows, rows * n), numbers=DOUBLE),
 }
 """Every function that is given memory. A new one is described here, or `call` does not know it."""

@@ -111,9 +111,9 @@ class PrimalDual:
         ahead, t = p, 1.0
         for _ in range(steps):
             image = self._primal(v, ahead, rows)
-            new = self.energy.project(ahead + rate * self.energy.analyse(image), self.setting.strength)
+            new = self.energy.project(torch.add(ahead, self.energy.analyse(image), alpha=rate), self.setting.strength)
             following = (1 + math.sqrt(1 + 4 * t * t)) / 2
-            ahead, p, t = new + (t - 1) / following * (new - p), new, following
+            ahead, p, t = torch.lerp(p, new, 1 + (t - 1) / following), new, following
         return self._primal(v, p, rows), p
 
     def _primal(self, v: Tensor, p: Tensor, rows: Tensor) -> Tensor:

@@ -7,38 +7,8 @@ import torch
 from torch import Tensor
 
 from lipspline._infra import checks
+from lipspline.kernels.wavelet import REACH, wavelet_merge, wavelet_split
 from lipspline.priors.energy import AnalysisEnergy
-
-ROOT = math.sqrt(3.0)
-LOW = tuple(c / (4 * math.sqrt(2.0)) for c in (1 + ROOT, 3 + ROOT, 3 - ROOT, 1 - ROOT))
-"""The low-pass filter of Daubechies with two vanishing moments: orthonormal, 4 taps."""
-HIGH = (LOW[3], -LOW[2], LOW[1], -LOW[0])
-REACH = len(LOW) - 1
-
-
-def split(x: Tensor, gap: int) -> Tensor:
-    """Filter images `(N, 1, H, W)` low and high along both axes, circularly: `(N, 4, H, W)`, the low-low band first.
-
-    Taps are `gap` pixels apart, and divided by √2, so that the four bands have the energy of the image.
-    """
-    rows = [_correlate(x, filter_, gap, -1) for filter_ in (LOW, HIGH)]
-    return torch.cat([_correlate(row, filter_, gap, -2) for row in rows for filter_ in (LOW, HIGH)], dim=1)
-
-
-def merge(bands: Tensor, gap: int) -> Tensor:
-    """The adjoint of `split`, and its inverse: `(N, 4, H, W)` to `(N, 1, H, W)`."""
-    first, second, third, fourth = bands.split(1, dim=1)
-    low = _correlate(first, LOW, -gap, -2) + _correlate(second, HIGH, -gap, -2)
-    high = _correlate(third, LOW, -gap, -2) + _correlate(fourth, HIGH, -gap, -2)
-    return _correlate(low, LOW, -gap, -1) + _correlate(high, HIGH, -gap, -1)
-
-
-def _correlate(x: Tensor, taps: tuple[float, ...], gap: int, dim: int) -> Tensor:
-    """`Σ_k taps_k x[· + k gap] / √2` along one axis, circularly."""
-    result = x * (taps[0] / math.sqrt(2.0))
-    for k in range(1, len(taps)):
-        result.add_(x.roll(-k * gap, dim), alpha=taps[k] / math.sqrt(2.0))
-    return result
 
 
 @final
@@ -69,20 +39,19 @@ class WaveletSparsity(AnalysisEnergy):
 
     def analyse(self, x: Tensor) -> Tensor:
         """The details of all scales, three bands each, `(B, 3JC, H, W)`."""
-        low, details = x.reshape(-1, 1, *x.shape[-2:]), []
+        low, details = x.reshape(-1, *x.shape[-2:]), []
         for level in range(self._depth(x)):
-            bands = split(low, 2**level)
-            low = bands[:, :1]
-            details.append(bands[:, 1:].reshape(len(x), -1, *x.shape[-2:]))
+            low, bands = wavelet_split(low, 2**level)
+            details.append(bands.reshape(len(x), -1, *x.shape[-2:]))
         return torch.cat(details, dim=1)
 
     def synthesise(self, p: Tensor) -> Tensor:
         """The adjoint of `analyse`."""
         depth = self._depth(p)
         details = [part.reshape(-1, 3, *p.shape[-2:]) for part in p.chunk(depth, dim=1)]
-        low = torch.zeros_like(details[0][:, :1])
+        low = torch.zeros_like(details[0][:, 0])
         for level in reversed(range(depth)):
-            low = merge(torch.cat([low, details[level]], dim=1), 2**level)
+            low = wavelet_merge(low, details[level], 2**level)
         return low.reshape(len(p), -1, *p.shape[-2:])
 
     @property
@@ -93,7 +62,11 @@ class WaveletSparsity(AnalysisEnergy):
     def project(self, p: Tensor, radius: float) -> Tensor:
         """Shorten each coefficient of scale j to `2^{-j} radius`."""
         limits = radius * self._weights(p)
-        return p * (limits / torch.maximum(p.abs(), limits.clamp_min(torch.finfo(p.dtype).tiny)))
+        if not p.is_complex():
+            return torch.minimum(torch.maximum(p, -limits), limits)
+        squares = p.real.square() + p.imag.square()  # much faster than moduli
+        longest = limits.square().clamp_min(torch.finfo(p.dtype).tiny)
+        return p * (limits * torch.maximum(squares, longest).rsqrt())
 
     def _depth(self, x: Tensor) -> int:
         return min(self.levels, int(math.log2(max(min(x.shape[-2:]) / REACH, 1.0))) + 1)
