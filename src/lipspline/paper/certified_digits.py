@@ -1,5 +1,6 @@
 """Classifiers of digits with certified radii: clean against certified accuracy, for each activation at equal budget."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -41,15 +42,13 @@ class ClassifierPoint:
     Args:
         margin: that the loss asks for between the right logit and the largest other one; `sqrt(2) * epsilon` is the
             certified radius epsilon. Small ones count mistakes, large ones give up on some digits for others.
-        layers: two convolutions and two dense layers, or three dense ones.
-        counts_from: the part of the training after which the loss counts the digits that miss `counted_margin`
-            (`robust.ramp_loss`) instead of adding up by how much they miss `margin`; 1 for never.
+        layers: two convolutions and two dense layers, or dense ones only.
+        epochs: how often the training sees every image.
     """
 
     margin: Positive
     layers: Literal["convolutional", "dense"]
-    counts_from: Positive = 1.0
-    counted_margin: Positive = 2.5
+    epochs: Count
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class CertifiedSettings:
         points: margins and layers.
         epsilons: Euclidean lengths of perturbations, for images with values in [0, 1].
         fine, coarse: channels after the first and the second convolution; width: neurons of the dense layer.
-        dense_width: neurons of the two hidden layers of dense networks.
+        dense_width, dense_depth: neurons of a hidden layer of dense networks, and how many of these layers there are.
         components: how many principal components of the training images dense networks see: a fixed orthonormal layer
             that keeps most of the length of an image, so that training is several times cheaper.
         rotations: the angle by which orthonormal matrices turn in a step; 0 leaves them to Adam.
@@ -73,9 +72,9 @@ class CertifiedSettings:
     coarse: Count
     width: Count
     dense_width: Count
+    dense_depth: Count
     components: Count
     images: Count
-    epochs: Count
     batch: Count
     lr: Positive
     rotations: float
@@ -112,6 +111,7 @@ class CertifiedJob:
 def jobs(settings: CertifiedSettings) -> list[CertifiedJob]:
     """One job for each activation and point."""
     convolutional = (settings.fine, settings.coarse, settings.width)
+    dense = (settings.components, *(settings.dense_width,) * settings.dense_depth)
     return [
         CertifiedJob(
             name,
@@ -119,9 +119,9 @@ def jobs(settings: CertifiedSettings) -> list[CertifiedJob]:
             at,
             point,
             tuple(settings.epsilons),
-            convolutional if point.layers == "convolutional" else (settings.components, *(settings.dense_width,) * 2),
+            convolutional if point.layers == "convolutional" else dense,
             settings.images,
-            max(1, settings.epochs * settings.images // settings.batch),
+            max(1, point.epochs * settings.images // settings.batch),
             settings.batch,
             settings.lr,
             settings.rotations,
@@ -148,12 +148,12 @@ def classifier(images: Tensor, spec: ClassifierActivation, fine: int, coarse: in
     return Network(layers, {"kind": "classifier"})
 
 
-def dense_classifier(images: Tensor, spec: ClassifierActivation, components: int, first: int, second: int) -> Network:
-    """A 1-Lipschitz network for digits: principal components of the images, then three dense layers."""
+def dense_classifier(images: Tensor, spec: ClassifierActivation, components: int, *widths: int) -> Network:
+    """A 1-Lipschitz network for digits: principal components of the images, then dense layers."""
     layers: list[nn.Module] = [nn.Flatten(), principal_components(images, components)]
-    for n_in, n_out in ((components, first), (first, second)):
+    for n_in, n_out in itertools.pairwise((components, *widths)):
         layers += [linear(n_in, n_out), activation(spec.activation, n_out, **spec.options)]
-    return Network([*layers, linear(second, CLASSES)], {"kind": "classifier"})
+    return Network([*layers, linear(widths[-1], CLASSES)], {"kind": "classifier"})
 
 
 @torch.no_grad()
@@ -180,10 +180,7 @@ def run(job: CertifiedJob, context: Context) -> Outcome:
 
     def loss(step: int) -> Tensor:
         batch = pairs.batch(step, job.batch, context.seed)
-        logits = model(batch.x)
-        if step < job.point.counts_from * job.steps:
-            return robust.multi_margin_loss(logits, batch.y, margin=job.point.margin)
-        return robust.ramp_loss(logits, batch.y, margin=job.point.counted_margin)
+        return robust.multi_margin_loss(model(batch.x), batch.y, margin=job.point.margin)
 
     def score() -> dict[str, float]:
         return {"accuracy": robust.certified_accuracy(_logits(model, held_out.x), held_out.y, 0.0)}
