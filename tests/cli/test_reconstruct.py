@@ -312,7 +312,7 @@ def test_parts_of_an_input_that_has_changed_are_not_used(run, tmp_path, monkeypa
         (("ct", "v.npy", "o.npy", "--files", "volumes"), "files must be one of 'sinograms', 'projections'"),
         (("ct", "v.npy", "o.npy", "--dark", "v.npy"), "Give --flat FILE"),
         (("ct", "v.npy", "o.npy", "--every", "0"), "every must be at least 1"),
-        (("ct", "t.npy", "o.npy"), "The sinogram may be turned (give --transpose"),
+        (("ct", "t.npy", "o.npy"), "The sinogram may be turned (give --convention scikit-image for"),
         (("ct", "k.npy", "o.npy"), "is complex, but real numbers are wanted"),
         (("ct", "v.npy", "o.npy", "--angles", "gone.npy"), "There is no numpy file"),
     ],
