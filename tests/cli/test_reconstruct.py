@@ -16,7 +16,7 @@ import torch
 
 import sample_files
 from lipspline import cli
-from lipspline.cli.reconstruct import parse_number, parse_slices
+from lipspline.cli.program import parse_number, parse_slices
 from lipspline.formats import mri as files
 from lipspline.formats.volume import Volume
 from lipspline.functional.quality import psnr
