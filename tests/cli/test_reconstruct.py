@@ -369,6 +369,13 @@ def test_an_empty_sinogram_is_skipped_with_a_note(run, tmp_path):
     assert float(images(tmp_path / "out")[2].abs().max()) < 1e-5  # 16 bits
 
 
+def test_a_noise_level_that_was_meant_as_a_part_of_the_brightness_is_told(run, tmp_path):
+    source = sample_files.write_npy(tmp_path / "s.npy", sample_files.sinograms())
+    code, _, err = run("ct", source, tmp_path / "out.npy", "--noise", "0.08")
+    assert code == 0, err
+    assert "If it was meant as a part of the brightness, give --noise 20.4." in " ".join(err.split())
+
+
 def test_a_terminal_without_greek_letters_gets_words(net, tmp_path):
     source = sample_files.write_npy(tmp_path / "k.npy", sample_files.single_coil())
     order = [sys.executable, "-m", "lipspline", "reconstruct", "mri", source, tmp_path / "ö.npy", "--model", net]

@@ -12,7 +12,7 @@ import typer
 
 from lipspline._infra import ranks
 from lipspline._infra.memory import keep_memory
-from lipspline._infra.progress import Bars, Pace, bars
+from lipspline._infra.progress import Bars, Lines, Pace, bars
 from lipspline.cli.program import (
     Device,
     Json,
@@ -259,9 +259,10 @@ def _fulfil(request: Request, output: Output, force: bool, json: bool) -> None:
     show(document, _text(result, output), json)
 
 
-def _watch(display: Bars, slices: int, first: int) -> Watch:
+def _watch(display: Bars | Lines, slices: int, first: int) -> Watch:
     """Shows the slices done, and the residual of the one that runs."""
     pace, own = Pace(), len(ranks.shard(range(slices)))
+    display.show("slices", 0, own, note=f"0/{own}, choosing the strength")
 
     def watch(i: int, progress: Progress | None) -> None:
         if progress is None:
@@ -283,7 +284,12 @@ TO_CHECK = {
 
 def _warn(result: Reconstruction) -> None:
     """What to mind about the result, on stderr."""
-    sentences = []
+    sentences, level = [], result.request.noise
+    if level != "auto" and level < 1:
+        sentences.append(
+            f"--noise {level:g} is in units of 1/255 of the brightness, for which a prior hardly does anything. If it "
+            f"was meant as a part of the brightness, give --noise {255 * level:.4g}."
+        )
     if slow := result.unsettled:
         reason = f" ({slow[0].run.reason})" if slow[0].run is not None else ""
         sentences.append(f"slice(s) {_numbers(slow)} did not converge{reason}.")

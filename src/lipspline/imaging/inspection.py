@@ -7,7 +7,7 @@ from math import pi
 from pathlib import Path
 from typing import Any
 
-from lipspline.formats import mri
+from lipspline.formats import ct, mri
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.sinograms import read_sinograms
 from lipspline.formats.trajectories import NonCartesianKspace
@@ -225,7 +225,10 @@ def of_images(volume: Volume) -> Finding:
     }
     if volume.affine is not None:
         facts["voxels"] = " x ".join(f"{length:.3g}" for length in volume.voxel) + " mm"
-    kind = "ct" if volume.unit == "hounsfield" else "mri"
+    hounsfield = volume.unit == "hounsfield" or ct.seems_hounsfield(volume.slices)
+    if hounsfield and volume.unit != "hounsfield":
+        facts["unit"] = "hounsfield, by the values of air"
+    kind = "ct" if hounsfield else "mri"
     return Finding(
         "Images",
         facts,
