@@ -207,7 +207,7 @@ def _steps(kspace: Kspace | NonCartesianKspace) -> list[str]:
 def _missing(kspace: Kspace | NonCartesianKspace, share: float) -> list[str]:
     missing = []
     if kspace.affine is None:
-        missing.append("place and size of the voxels: the output has voxels of 1 mm and no orientation")
+        missing.append("place and size of the voxels: the output has voxels of 1 mm, row 0 at the top")
     if kspace.coils > 1 and kspace.noise is None:
         missing.append("a noise measurement")
     if kspace.reference is None and math.isclose(share, 100):

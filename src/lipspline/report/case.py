@@ -298,8 +298,9 @@ def _colour_bar(case: Case, largest: float) -> Html:
     """Explains the colours of the error maps; it takes the place below the picture they are compared with."""
     against = case.shown()[0].name.lower()
     colours = f"background: linear-gradient(90deg, {', '.join(drawing.ANCHORS)})"
-    bar = tag("div", class_="bar", role="img", aria_label=f"Colours from 0 to {largest:.3g}", style=colours)
-    ends = tag("div", tag("span", "0"), tag("span", f"{largest:.3g}"), class_="ends")
+    top = f"{case.rescale.slope * largest:.3g} {case.rescale.unit}".strip()
+    bar = tag("div", class_="bar", role="img", aria_label=f"Colours from 0 to {top}", style=colours)
+    ends = tag("div", tag("span", "0"), tag("span", top), class_="ends")
     title = tag("h3", "Errors" if case.reference is not None else "Differences")
     text = tag("p", f"Distance from the {against}, pixel by pixel. The colours mean the same in every map.")
     return tag("div", title, bar, ends, text, class_="scale")
