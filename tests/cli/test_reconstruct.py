@@ -16,7 +16,7 @@ import torch
 
 import sample_files
 from lipspline import cli
-from lipspline.cli.reconstruct import parse_number, parse_slices
+from lipspline.cli.program import parse_number, parse_slices
 from lipspline.formats import mri as files
 from lipspline.formats.volume import Volume
 from lipspline.functional.quality import psnr
@@ -312,7 +312,7 @@ def test_parts_of_an_input_that_has_changed_are_not_used(run, tmp_path, monkeypa
         (("ct", "v.npy", "o.npy", "--files", "volumes"), "files must be one of 'sinograms', 'projections'"),
         (("ct", "v.npy", "o.npy", "--dark", "v.npy"), "Give --flat FILE"),
         (("ct", "v.npy", "o.npy", "--every", "0"), "every must be at least 1"),
-        (("ct", "t.npy", "o.npy"), "The sinogram may be turned (give --transpose"),
+        (("ct", "t.npy", "o.npy"), "The sinogram may be turned (give --convention scikit-image for"),
         (("ct", "k.npy", "o.npy"), "is complex, but real numbers are wanted"),
         (("ct", "v.npy", "o.npy", "--angles", "gone.npy"), "There is no numpy file"),
     ],
@@ -367,6 +367,13 @@ def test_an_empty_sinogram_is_skipped_with_a_note(run, tmp_path):
     assert code == 0, err
     assert "slice(s) 2 are empty" in " ".join(err.split())
     assert float(images(tmp_path / "out")[2].abs().max()) < 1e-5  # 16 bits
+
+
+def test_a_noise_level_that_was_meant_as_a_part_of_the_brightness_is_told(run, tmp_path):
+    source = sample_files.write_npy(tmp_path / "s.npy", sample_files.sinograms())
+    code, _, err = run("ct", source, tmp_path / "out.npy", "--noise", "0.08")
+    assert code == 0, err
+    assert "If it was meant as a part of the brightness, give --noise 20.4." in " ".join(err.split())
 
 
 def test_a_terminal_without_greek_letters_gets_words(net, tmp_path):

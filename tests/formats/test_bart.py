@@ -1,11 +1,18 @@
 """BART's pairs of files."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
 
 import sample_files
 from lipspline.formats import bart, mri
+from lipspline.formats.kspace import Kspace
 from lipspline.formats.validation import FileError
+from lipspline.imaging import ScannerMRI
+from lipspline.imaging.inspection import inspect_file
+from lipspline.imaging.request import Request
 
 
 @pytest.mark.parametrize("name", ["k.cfl", "k.hdr"])
@@ -113,3 +120,41 @@ def test_three_dimensions_that_are_all_measured_in_part_are_refused(tmp_path):
     path = sample_files.write_cfl(tmp_path / "k.cfl", kspace.transpose(1, 2, 3, 0))
     with pytest.raises(FileError, match="one of the two must be complete"):
         bart.read(path)
+
+
+@pytest.mark.parametrize("name", ["kspace", "kspace.cfl", "kspace.hdr", "scan.v2"])
+def test_every_name_that_bart_takes_is_understood(name, tmp_path):
+    """Also one with a dot in it, and for masks, maps, trajectories and samples."""
+    base = tmp_path / (name if name == "scan.v2" else "kspace")
+    kspace = sample_files.write_bart(tmp_path / "written.cfl")
+    for ending in (".hdr", ".cfl"):
+        kspace.with_suffix(ending).rename(f"{base}{ending}")
+    found = mri.read_scan(tmp_path / name)
+    assert isinstance(found, Kspace)
+    assert mri.read_mask(tmp_path / name).shape == found.mask.shape or found.mask.ndim == 1
+    assert mri.read_maps(tmp_path / name).shape == found.data.shape
+    assert Request(data=tmp_path / name, acquisition=ScannerMRI()).files() == [
+        Path(f"{base}.hdr"),
+        Path(f"{base}.cfl"),
+    ]
+    assert inspect_file(tmp_path / name).size == sum(Path(f"{base}{e}").stat().st_size for e in (".hdr", ".cfl"))
+
+
+def test_a_trajectory_and_its_samples_have_base_names_too(tmp_path):
+    points = np.zeros((3, 32, 4), np.complex64)
+    points[0] = np.linspace(-16, 15, 32)[:, None]
+    points[1] = np.arange(4)
+    sample_files.write_cfl(tmp_path / "traj.cfl", points)
+    sample_files.write_cfl(tmp_path / "samples.cfl", np.ones((1, 32, 4), np.complex64))
+    trajectory = mri.read_trajectory(tmp_path / "traj")
+    assert torch.equal(trajectory, mri.read_trajectory(tmp_path / "traj.cfl"))
+    found = mri.read_scan(tmp_path / "samples", trajectory=trajectory[..., :2], size=32)
+    assert found.data.shape == (1, 1, 4, 32)
+
+
+def test_a_folder_or_a_missing_file_is_no_pair(tmp_path):
+    (tmp_path / "scan").mkdir()
+    sample_files.write_bart(tmp_path / "scan.cfl")
+    assert bart.pair(tmp_path / "scan") is None
+    with pytest.raises(FileNotFoundError, match="There is no file"):
+        mri.read_scan(tmp_path / "nothing")

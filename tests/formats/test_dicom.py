@@ -181,6 +181,36 @@ def test_the_file_is_a_derived_secondary_capture_with_new_identifiers_and_nothin
     assert image.RescaleType == "HU"
 
 
+def test_window_thickness_and_descriptions_are_those_of_the_input(tmp_path):
+    source = sample_files.dicom_image(0)
+    source.WindowCenter, source.WindowWidth, source.SliceThickness = [50, -600], [350, 1500], 2.5
+    source.StudyDescription, source.BodyPartExamined, source.PatientAge = "CT ABDOMEN", "ABDOMEN", "061Y"
+    dicom.write(tmp_path / "o.dcm", dicom.read(save(tmp_path / "s.dcm", source)), modality="CT", description="test")
+    image = pydicom.dcmread(tmp_path / "o.dcm")
+    assert (image.WindowCenter, image.WindowWidth, image.SliceThickness) == (50, 350, 2.5)
+    assert (image.StudyDescription, image.BodyPartExamined, image.PatientAge) == ("CT ABDOMEN", "ABDOMEN", "061Y")
+    assert "ProtocolName" not in image
+
+
+def test_without_a_window_there_is_one_in_which_something_is_seen(tmp_path):
+    """Soft tissue for Hounsfield units, else up to what few pixels exceed; slices are as thick as they are apart."""
+    for name, volume in (("ct", volume_with_place()), ("mr", Volume(torch.rand(2, 40, 40) / 50))):
+        dicom.write(tmp_path / name, volume, modality=name.upper(), description="test")
+    ct, mr = (pydicom.dcmread(tmp_path / name / "0001.dcm") for name in ("ct", "mr"))
+    assert (ct.WindowCenter, ct.WindowWidth) == (40, 400)
+    assert ct.SliceThickness == ct.SpacingBetweenSlices == pytest.approx(3)
+    assert mr.WindowCenter + mr.WindowWidth / 2 == pytest.approx(0.02, rel=0.02)
+    assert mr.VOILUTFunction == "LINEAR_EXACT"
+    assert "SliceThickness" not in mr
+
+
+@pytest.mark.parametrize("window", [("WindowCenter", 40), ("WindowWidth", 0)])
+def test_half_a_window_or_an_empty_one_is_none(window, tmp_path):
+    source = sample_files.dicom_image(0)
+    setattr(source, *window)
+    assert "WindowCenter" not in dicom.read(save(tmp_path / "s.dcm", source)).identity
+
+
 SECONDARY_CAPTURE_NEEDS = (
     *("PatientName", "PatientID", "PatientBirthDate", "PatientSex"),
     *("StudyInstanceUID", "StudyDate", "StudyTime", "ReferringPhysicianName", "StudyID", "AccessionNumber"),

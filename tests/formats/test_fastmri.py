@@ -62,7 +62,7 @@ def test_the_header_gives_voxels_and_the_size_of_the_images(tmp_path):
     assert isinstance(found, Kspace)
     assert found.crop == (10, 12)
     assert found.affine is not None
-    expected = torch.tensor([[3.0, 0, 0, 0], [0, 2, 0, 0], [0, 0, 4, 4], [0, 0, 0, 1]], dtype=torch.float64)
+    expected = torch.tensor([[-3.0, 0, 0, 0], [0, -2, 0, 0], [0, 0, 4, 4], [0, 0, 0, 1]], dtype=torch.float64)
     assert torch.equal(found.affine, expected)
 
 

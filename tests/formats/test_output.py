@@ -61,8 +61,8 @@ def test_hdf5_keeps_the_phase(tmp_path):
 
 
 def test_unknown_endings_are_refused_before_the_work(tmp_path):
-    with pytest.raises(ValueError, match=r"o\.jpg is not in a known format.*\.nii\.gz"):
-        output.writer(tmp_path / "o.jpg", 1)
+    with pytest.raises(ValueError, match=r"o\.xyz is not in a known format.*\.nii\.gz"):
+        output.writer(tmp_path / "o.xyz", 1)
 
 
 # Outputs with what belongs to them

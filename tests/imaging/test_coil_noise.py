@@ -5,7 +5,7 @@ import torch
 
 from lipspline.formats import builtin
 from lipspline.formats.kspace import Kspace
-from lipspline.imaging.coil_noise import noise_covariance, noise_samples, virtual_coils, whitening
+from lipspline.imaging.coil_noise import noise_covariance, noise_in_kspace, noise_samples, virtual_coils, whitening
 from lipspline.imaging.coils import Whiten, normalized_maps
 from lipspline.imaging.mri import MeasuredMRI
 from lipspline.imaging.problem import Iteration, Problem, solve_problem
@@ -136,3 +136,25 @@ def test_the_summary_says_what_was_whitened_with():
     assert MeasuredMRI(kspace).summary.endswith("; coils whitened with a measurement of noise")
     assert "an estimate" in MeasuredMRI(scan(0.01, measured=False)[0]).summary
     assert "whitened" not in MeasuredMRI(kspace, whiten="none").summary
+
+
+ROWS, COLUMNS = torch.meshgrid(torch.arange(-64, 64), torch.arange(-48, 48), indexing="ij")
+RADIUS = (ROWS.square() + COLUMNS.square()).sqrt()
+PLANES = {
+    "random": (torch.rand(128, 96, generator=torch.Generator().manual_seed(0)) < 0.3) | (RADIUS < 8),
+    "every second of both": ((ROWS % 2 == 0) & (COLUMNS % 2 == 0)) | (RADIUS < 8),
+    "ellipse": (ROWS / 64).square() + (COLUMNS / 48).square() < 1,
+    "zero-filled": (ROWS.abs() < 32) & (COLUMNS.abs() < 24),
+    "zero-filled circle": RADIUS < 24,
+}
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.3])
+@pytest.mark.parametrize("name", PLANES)
+def test_the_noise_of_points_in_a_plane_is_found_wherever_they_lie(name, noise):
+    """Not zero where the outer rows were not measured, and not the signal of the rows that were."""
+    image, stream = torch.zeros(1, 1, 128, 96), torch.Generator().manual_seed(1)
+    image[..., 40:90, 30:70] = 1
+    clean = centred_fft(torch.nn.functional.avg_pool2d(image, 7, 1, 3))
+    data = clean + noise * 2**0.5 * torch.randn(clean.shape, dtype=torch.complex64, generator=stream)
+    assert noise_in_kspace(data * PLANES[name], PLANES[name]) == pytest.approx(noise, rel=0.15)

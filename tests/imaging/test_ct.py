@@ -13,7 +13,9 @@ from lipspline.formats.sinograms import Sinograms
 from lipspline.formats.volume import Volume
 from lipspline.imaging.counts import without_rings
 from lipspline.imaging.ct import MeasuredCT, Scanner, SimulatedCT
+from lipspline.imaging.problem import Iteration, solve_problem
 from lipspline.operators import FanBeamCT, ParallelBeamCT, WeightedCT
+from lipspline.priors.tv import TotalVariation
 
 IMAGES = torch.from_numpy(sample_files.images())
 SINOGRAMS = Sinograms(torch.from_numpy(sample_files.sinograms()))
@@ -136,6 +138,21 @@ def test_what_radon_returns_comes_out_right_side_up_to_scale_and_better_than_by_
     assert relative(problem.H.forward(_placed(truth, problem.H.size)), problem.y * problem.scale) < 0.03
 
 
+def test_corners_that_a_limited_angle_does_not_see_stay_zero_and_are_counted():
+    """What `radon(image, range(30, 90))` returns: two corners of the square are met by no ray."""
+    transform = pytest.importorskip("skimage.transform")
+    truth, degrees = phantom(64), np.arange(30.0, 90.0)
+    sinogram = torch.from_numpy(transform.radon(truth.numpy(), degrees, circle=True)).float()
+    scanner = Scanner(convention="scikit-image", angles=torch.from_numpy(degrees * math.pi / 180))
+    scan = MeasuredCT(Sinograms(sinogram[None]), scanner)
+    problem = scan.problem(0)
+    done = solve_problem("tv", problem, TotalVariation(), 1e-3, Iteration(max_steps=20))
+    unseen = problem.image(done.solution.value) == 0
+    count = int(scan.summary.split("; ")[-1].split(" of 64x64 pixels are met by no ray and stay zero")[0])
+    assert 0 < count <= int(unseen.sum())
+    assert "no ray" not in MeasuredCT(Sinograms(sinogram.mT[None]), Scanner(angles=60)).summary
+
+
 def _placed(image, size):
     """An image of even size in one that is a pixel larger, so that pixel N // 2 is in the middle."""
     padded = torch.zeros(1, 1, size, size)
@@ -147,8 +164,10 @@ def test_a_turned_sinogram_is_refused_and_transposed_on_request():
     truth = phantom(48)
     H = ParallelBeamCT(48, 90, 48, spacing=1.0)
     y = H.forward(truth[None, None])[0]
-    with pytest.raises(ValueError, match=r"vary by \d+ % of their mean .* \(give transpose=True"):
+    with pytest.raises(ValueError, match=r"vary by \d+ % of their mean .* \(give convention=scikit-image for"):
         MeasuredCT(Sinograms(y.mT)).problem(0)
+    with pytest.raises(ValueError, match=r"turned: give convention=scikit-image .* or transpose=True for other data"):
+        MeasuredCT(Sinograms(y.mT), Scanner(angles=90)).problem(0)
     scan = MeasuredCT(Sinograms(y.mT), Scanner(transpose=True))
     torch.testing.assert_close(scan.problem(0).y, MeasuredCT(Sinograms(y)).problem(0).y)
 

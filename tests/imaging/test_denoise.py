@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from lipspline import cli
-from lipspline.formats import ct, output, pictures
+from lipspline.formats import ct, dicom, nifti, output, pictures
 from lipspline.formats.volume import Volume
 from lipspline.imaging.denoise import denoise_file
 from lipspline.imaging.verify import verify
@@ -259,6 +259,48 @@ def test_hardly_any_noise_is_told(tmp_path, monkeypatch, capsys):
     assert "so that the image hardly changes" in err
 
 
+def test_a_noise_that_was_meant_as_a_part_of_white_is_told(tmp_path, weights):
+    pictures.write(tmp_path / "in.png", noisy(np.uint8, 40, 40))
+    done = denoise_file(tmp_path / "in.png", tmp_path / "out.png", noise=0.08, model=str(weights))
+    assert "in units of 1/255 of white" in done.warning
+    assert "give noise=20.4" in done.warning
+    assert not denoise_file(tmp_path / "in.png", tmp_path / "b.png", noise=15, model=str(weights)).warning
+
+
+@pytest.mark.parametrize("kind", ["dicom", "nifti"])
+def test_noise_of_hounsfield_units_is_given_and_told_in_them(kind, weights, tmp_path):
+    """The range is that of tissue, whatever padding and metal there is; NIfTI is known by its values of air."""
+    slices = 1000 * torch.from_numpy(noisy(np.float64, 40, 40))[None].float() - 1000
+    slices[0, :3, :3], slices[0, -3:, -3:] = 3071, -2048
+    volume = Volume(slices, torch.eye(4, dtype=torch.float64), "hounsfield")
+    slices[0, 10:20, 10:20] = -1000
+    source, target = (tmp_path / name for name in (("in.dcm", "out.dcm") if kind == "dicom" else ("i.nii", "o.nii")))
+    if kind == "dicom":
+        dicom.write(source, volume, modality="CT", description="test")
+    else:
+        nifti.write(source, volume)
+    done = denoise_file(source, target, noise_value=20.0, model=str(weights))
+    assert (done.black, done.white, done.unit) == (-1000, 1000, "HU")
+    assert done.noise == pytest.approx(255 * 20 / 2000)
+    assert done.noise_value == pytest.approx(20)
+    assert "which is 20 HU (given)" in str(done)
+    with pytest.raises(
+        ValueError, match=r"noise= is in units of 1/255 of white, noise_value= in the values of the file"
+    ):
+        denoise_file(source, tmp_path / "b.nii", noise=3, noise_value=20.0, model=str(weights))
+    with pytest.raises(ValueError, match="noise_value is 3000, but from black to white the values span only 2000"):
+        denoise_file(source, tmp_path / "b.nii", noise_value=3000.0, model=str(weights))
+
+
+@pytest.mark.parametrize("name", ["out.jpg", "out.JPEG"])
+def test_jpeg_is_not_written_and_the_sentence_says_what_is(name, weights, tmp_path):
+    pictures.write(tmp_path / "in.png", noisy(np.uint8, 40, 40))
+    with pytest.raises(ValueError, match=r"JPEG changes the pixels. Name it .*out\.png"):
+        denoise_file(tmp_path / "in.png", tmp_path / name, model=str(weights))
+    with pytest.raises(ValueError, match=r"JPEG changes the pixels. Name it .*out\.png"):
+        output.writer(tmp_path / name, 1)
+
+
 def test_several_files_go_into_a_folder_under_their_names(tmp_path, weights, monkeypatch, capsys):
     from PIL import Image
 
@@ -349,7 +391,7 @@ def test_an_image_that_cannot_be_denoised_is_one_sentence_and_no_file(tmp_path, 
         (("five.npy", "out.npy", *model), "shape (8, 8, 5)"),
         (("bytes.npy", "out.npy", *model), "Give white, for instance 255"),
         (("flat.npy", "out.npy", *model), "shows no noise at all"),
-        (("in.npy", "out.jpg", *model), "not in a known image format"),
+        (("in.npy", "out.jpg", *model), "JPEG changes the pixels"),
         (("in.npy", "out.png", *model), "PNG file holds 8 or 16 bits, not float32"),
         (("in.npy", "there.npy", *model), "exists, and lipspline did not write it"),
         (("in.npy", "there.npy", "--force", *model), "exists, and lipspline did not write it"),

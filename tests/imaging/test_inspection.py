@@ -5,8 +5,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import sample_files
+from lipspline.formats import nifti
+from lipspline.formats.volume import Volume
 from lipspline.imaging.inspection import inspect_file
 
 
@@ -24,6 +27,18 @@ def test_images_are_to_be_simulated_from_and_a_real_array_may_be_a_sinogram(tmp_
     found = inspect_file(sample_files.write_npy(tmp_path / "a.npy", sample_files.images()))
     assert [finding.what.split()[0].strip(",") for finding in found.findings] == ["Images", "Sinograms"]
     assert "simulate=True" in found.findings[0].command
+
+
+def test_a_volume_with_the_values_of_air_is_ct(tmp_path):
+    """NIfTI has no unit."""
+    slices = torch.rand(2, 16, 16) * 300 - 100
+    nifti.write(tmp_path / "mr.nii", Volume(slices))
+    slices[:, :4] = -1000
+    nifti.write(tmp_path / "ct.nii", Volume(slices))
+    ct, mr = (inspect_file(tmp_path / f"{name}.nii").findings[0] for name in ("ct", "mr"))
+    assert ct.facts["unit"] == "hounsfield, by the values of air"
+    assert ct.command.startswith("lipspline reconstruct ct IN")
+    assert mr.command.startswith("lipspline reconstruct mri IN")
 
 
 def test_kspace_on_a_trajectory_is_recognised(tmp_path):

@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from lipspline.imaging import Reconstruction, ScannerCT, ScannerMRI, coils, mri,
 from lipspline.imaging.cache import SliceCache
 from lipspline.imaging.reconstruction import carry_out
 from lipspline.imaging.request import Request
+from lipspline.imaging.strength import held_out
 from lipspline.imaging.verify import verify
 from lipspline.models import load
 from lipspline.pnp import fbs
@@ -260,6 +261,28 @@ def test_other_priors_are_compared_on_the_middle_slice(tmp_path):
     assert [entry["prior"] for entry in done.document()["compared"]] == [r.strength.name for r in done.rivals]
     page = done.page().decode()
     assert page.count("Minimum with wavelet") >= 1
+
+
+def test_priors_are_compared_by_measurements_that_are_held_out():
+    """The errors are those of images that have not seen them; without a comparison nothing is held out."""
+    square = torch.zeros(1, 48, 96)
+    square[:, 12:36, 16:32] = 1
+    half = ScannerMRI(acceleration=2, center=0.1, simulate=True)
+    done = ls.reconstruct(square, acquisition=half, prior="tv", compare=["lls"], max_steps=60)
+    document = done.document()
+    assert done.page().decode().count('data-number="held_out"') == 2
+    assert document["compared"][0]["held_out"] == asdict(done.rivals[0].held_out)
+    assert document["held_out"] == asdict(done.held_out)
+    problem = done.scan.problem(0)
+    kept = held_out(problem)
+    missing = problem.y * ~kept
+    seen = float(((problem.H.forward(done.slices[0].image[None, None]) - problem.y) * ~kept).norm() / missing.norm())
+    for error in (done.held_out, done.rivals[0].held_out):
+        assert error.value > max(seen, 0.8 * error.noise)
+    assert done.held_out.value < done.rivals[0].held_out.value  # a square is what total variation is made for
+    alone = ls.reconstruct(square, acquisition=half, prior="tv", max_steps=5)
+    assert alone.held_out is None
+    assert "held_out" not in alone.document()
     with pytest.raises(ValueError, match="prior must be one of"):
         ls.reconstruct(square, acquisition=half, compare=["nothing"])
 

@@ -71,7 +71,7 @@ def test_shipped_denoisers_go_by_name_and_noise():
     assert strength.choose("lls", 7.5, 0.4, problem(0.01)).name == "lls-7.5"
     automatic = strength.choose("lls", "auto", "auto", problem(0.01), factor=1 / strength.PRIOR)
     assert (automatic.name, automatic.weight) == ("lls-8.06", pytest.approx(strength.USUAL_BETA))
-    assert automatic.chosen == "auto, from noise 0.01 of the brightness in the data"
+    assert automatic.chosen == f"{1 / strength.PRIOR:g} times auto, from noise 0.01 of the brightness in the data"
     assert strength.choose("lls", "auto", "auto", problem(0.02)).name == f"lls-{8.06 * 2 * strength.PRIOR**0.5:.3g}"
     assert strength.choose("av", 10, "auto", problem(0.01), factor=1 / strength.PRIOR).weight == strength.matching_beta(
         0.01, 10
@@ -128,6 +128,8 @@ def test_an_energy_gets_the_weight_that_the_noise_asks_for():
     chosen = strength.choose("ridge", 10, "auto", problem(0.02, 5.0))
     assert chosen.weight == pytest.approx(strength.ENERGY * prior.strength(10) * (255 * 0.02 / 10) ** 2)
     assert strength.choose("ridge", 10, "auto", problem(0.02), 3.0).weight == pytest.approx(3 * chosen.weight)
+    assert strength.choose("ridge", 10, "auto", problem(0.02), 3.0).chosen.startswith("3 times auto, from noise")
+    assert strength.choose("lls", "auto", "auto", problem(0.02), 0.5).chosen.startswith("0.5 times auto, from noise")
     automatic = strength.choose("ridge", "auto", "auto", problem(0.02))
     assert automatic.noise == pytest.approx(255 * 0.02 * strength.ABOVE)
     assert strength.choose("ridge", "auto", "auto", problem(0.0)).noise == strength.ENERGY_NOISES[0]

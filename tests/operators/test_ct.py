@@ -14,7 +14,7 @@ from operator_cases import dense, image, random
 
 from lipspline import kernels
 from lipspline.kernels import native
-from lipspline.operators import ParallelBeamCT
+from lipspline.operators import ParallelBeamCT, WeightedCT
 from lipspline.operators.ct import from_lanes, group_by_symmetry, to_lanes
 
 
@@ -184,7 +184,20 @@ def test_a_projector_that_cannot_see_the_image_is_refused():
         ParallelBeamCT(16, 30, 5, spacing=1.0)
     with pytest.raises(ValueError, match=r"of the 16x16 pixels are met by no ray of 1 angles and 4 detectors"):
         ParallelBeamCT(16, 1, 4)
-    ParallelBeamCT(16, 30, 16, spacing=1.0)  # the corners are not seen from everywhere, as in many scanners
+    everywhere = ParallelBeamCT(16, 30, 16, spacing=1.0)  # corners are not seen from everywhere, as in many scanners
+    assert everywhere.support is None
+
+
+def test_corners_that_no_ray_of_a_limited_angle_meets_are_outside_the_support():
+    """One angle of 45° is the worst that detectors as wide as the image can do."""
+    H = ParallelBeamCT(64, torch.tensor([math.pi / 4], dtype=torch.float64), 64, spacing=1.0)
+    assert H.support is not None
+    unseen = (~H.support[0]).nonzero()
+    assert 0 < len(unseen) < 0.1 * 64**2
+    assert all(abs(row - column) > 32 * math.sqrt(2) - 1 for row, column in unseen.tolist())  # two opposite corners
+    outside = torch.where(H.support, 0.0, torch.ones(1, 1, 64, 64))
+    assert not H.forward(outside).any()
+    assert torch.equal(WeightedCT(H, torch.ones(1, 64)).support, H.support)
 
 
 def test_nonsense_is_refused():
@@ -204,7 +217,7 @@ def test_nonsense_is_refused():
 
 MEMORY = """
 import torch
-from lipspline.operators import ParallelBeamCT
+from lipspline.operators import ParallelBeamCT, WeightedCT
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
 torch.ones(8, 8) @ torch.ones(8, 8)

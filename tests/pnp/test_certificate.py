@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import torch
 from certified_denoisers import soft_threshold
 from torch import nn
@@ -36,6 +37,24 @@ def test_json_has_the_same_and_parses():
     ]
     assert document["residual"] == solution.residuals[-1]
     assert document["plain_steps"] == solution.steps
+
+
+def test_the_distance_is_also_a_share_of_the_worst_image():
+    """Of a batch, each distance is divided by the norm of its own image."""
+    data = torch.tensor([[2.0, 1.0], [2e-3, 1e-3]])
+    both = fbs(data, H, nn.ReLU(), beta=0.4, contraction=0.9, tol=1e-3)
+    each = [fbs(row, H, nn.ReLU(), beta=0.4, contraction=0.9, tol=1e-3).certificate for row in data.split(1)]
+    assert both.certificate.relative_distance == pytest.approx(max(one.relative_distance for one in each))
+    assert each[0].relative_distance == pytest.approx(each[0].distance / float(both.value[0].norm()))
+    document = json.loads(both.certificate.to_json())
+    assert document["relative_distance"] == both.certificate.relative_distance
+    assert "% of ‖x‖" in str(both.certificate)
+
+
+def test_an_image_of_zeros_has_no_share():
+    certificate = fbs(torch.zeros(1, 2), H, nn.ReLU(), beta=0.4, contraction=0.9).certificate
+    assert certificate.distance is not None
+    assert certificate.relative_distance is None
 
 
 def test_without_guarantee_nothing_is_claimed_anywhere():

@@ -89,6 +89,12 @@ def test_hounsfield_units_are_shown_in_the_window_of_soft_tissue():
     assert all(name in section for name in ("Soft tissue", "Lung", "Bone", "Brain"))
 
 
+def test_errors_are_in_the_unit_of_the_images():
+    truth = torch.ones(8, 8)
+    case = Case("Abdomen", (Picture("x", truth + 0.25),), reference=truth, rescale=Rescale(1000.0, -1000.0, "HU"))
+    assert "Colours from 0 to 250 HU" in case_section(case, 0)
+
+
 def test_a_phantom_without_soft_tissue_is_shown_from_air_up():
     image = torch.full((8, 8), 0.2)
     image[:, :4] = 0

@@ -99,7 +99,23 @@ def test_constants_are_those_of_the_certificate():
     assert float(found["Image stability, by shrinking"].value.removeprefix("≤ ")) == pytest.approx(9, rel=2e-6)
     assert "times as much" in found["Image stability, by shrinking"].sentence
     assert found["Convergence"].value == "to the only answer"
-    assert float(found["Distance to the answer"].value.removeprefix("≤ ")) >= certificate.distance
+    distance = found["Distance to the answer"]
+    share = float(distance.value.removeprefix("≤ ").removesuffix(" % of the image"))
+    assert share / 100 >= certificate.relative_distance > 0
+    assert float(distance.sentence.split("≤ ")[1].removesuffix(".")) >= certificate.distance
+
+
+def test_a_loose_bound_on_the_distance_says_what_to_do():
+    certificate = CERTIFICATES["contraction"]()
+    loose = told(replace(certificate, relative_distance=0.4))["Distance to the answer"]
+    assert loose.value == "≤ 40 % of the image"
+    assert "a smaller tolerance makes the proof say so" in loose.sentence
+    assert "tolerance" not in told(certificate)["Distance to the answer"].sentence
+
+
+def test_an_image_of_zeros_has_a_distance_but_no_share():
+    zero = told(replace(CERTIFICATES["contraction"](), relative_distance=None))["Distance to the answer"]
+    assert "%" not in zero.value
 
 
 @given(st.floats(1e-12, 1e12), st.integers(1, 8))

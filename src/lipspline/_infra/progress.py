@@ -1,5 +1,6 @@
-"""How far long work has come: bars on a terminal, with the time that has passed and the time that is left."""
+"""How far long work has come: bars on a terminal, lines now and then elsewhere; the time passed and the time left."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from math import ceil
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
+
+from lipspline._infra import ranks
 
 
 class Pace:
@@ -94,14 +97,54 @@ class Bars:
         self._display.update(self._tasks[key], completed=done, total=total, **shown)
 
 
+FIRST_LINE, GROWTH = 10.0, 0.2  # seconds; and the time to the next line, as a part of the time that has passed
+
+
+class Lines:
+    """What `Bars` shows, as lines now and then, for a file or a pipe: after ten seconds, then less and less often."""
+
+    def __init__(self, write: Callable[[str], None], first: float = FIRST_LINE):
+        self._write, self._first, self._line, self._done = write, first, "", threading.Event()
+        self._begin = time.monotonic()
+        self._thread = threading.Thread(target=self._tell, daemon=True)
+
+    def __enter__(self) -> "Lines":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def show(
+        self, key: str, done: float, total: float = 1.0, *, label: str = "", note: str = "", left: float | None = None
+    ) -> None:
+        """Remember how far it is; see `Bars.show`."""
+        far = note or f"{done:g}/{total:g}"
+        until = "" if left is None else f", about {timedelta(seconds=ceil(left))} left"
+        self._line = f"{(label or key).strip()} {far}{until}"
+
+    def _tell(self) -> None:
+        wait = self._first
+        while not self._done.wait(wait):
+            passed = time.monotonic() - self._begin
+            if self._line:
+                self._write(f"{timedelta(seconds=round(passed))} {self._line}")
+            wait = max(self._first, GROWTH * passed)
+
+
 @contextmanager
-def bars(console: Console, *, keep: bool = False) -> Iterator[Bars]:
-    """Bars that are drawn while somebody watches.
+def bars(console: Console, *, keep: bool = False) -> Iterator[Bars | Lines]:
+    """Bars that are drawn while somebody watches; if the console is no terminal, lines of the first process.
 
     Args:
-        console: where; nothing is drawn if it is no terminal.
+        console: where.
         keep: whether the bars stay when the work is done.
     """
+    if not console.is_terminal and ranks.is_main():
+        with Lines(lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)) as lines:
+            yield lines
+        return
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),

@@ -34,6 +34,9 @@ def denoise(
         Path, typer.Argument(metavar="OUT", help="A file for the same kind of pixels; of several files, a folder.")
     ],
     noise: Annotated[str, typer.Option(help="Noise level, 15 for 15/255 of white; or auto.")] = "auto",
+    noise_value: Annotated[
+        float | None, typer.Option(help="Or the noise in the values of the file: 20 for 20 HU of a CT image.")
+    ] = None,
     model: Annotated[
         str,
         typer.Option(
@@ -43,9 +46,9 @@ def denoise(
         ),
     ] = "auto",
     white: Annotated[
-        float | None, typer.Option(help="The value of white; by default 255, 65535, or 1 for floats.")
+        float | None, typer.Option(help="The value of white; by default 255, 65535, 1 for floats, 1000 HU.")
     ] = None,
-    black: Annotated[float | None, typer.Option(help="The value of black; by default 0.")] = None,
+    black: Annotated[float | None, typer.Option(help="The value of black; by default 0; -1000 HU.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
     json: Json = False,
     seed: Seed = 0,
@@ -55,7 +58,8 @@ def denoise(
     """Remove white noise from images; bit depth, range, colour and transparency stay as they are."""
     start(seed, threads, device)
     keep_memory()
-    options = {"noise": _level(noise), "model": model, "white": white, "black": black, "force": force}
+    options = {"noise": _level(noise), "noise_value": noise_value, "model": model}
+    options |= {"white": white, "black": black, "force": force}
     results = []
     with bars(err) as display:
         for source, target in _targets(sources, output):

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
@@ -164,6 +164,51 @@ def translated(message: str, *words: str) -> str:
         return options[name] if value in ("", "True") else f"{options[name]} {value}"
 
     return re.sub(r"(?<![\w.(])([a-z_]+)=([\w.:]*\w|)", option, message)
+
+
+def parse_slices(text: str) -> slice:
+    """Slices as a user writes them: `3:9`, `3:`, `:9`, `:` for all, or `3` for one.
+
+    Example:
+        >>> parse_slices("3:9"), parse_slices("4"), parse_slices(":")
+        (slice(3, 9, None), slice(4, 5, None), slice(None, None, None))
+    """
+    first, colon, last = text.partition(":")
+    if any(part and not part.isdecimal() for part in (first, last)) or not (first or colon):
+        raise ValueError(f"--slices must be first:last, such as 3:9, but is {text!r}.")
+    if not colon:
+        return slice(int(first), int(first) + 1)
+    return slice(int(first) if first else None, int(last) if last else None)
+
+
+def parse_axis(text: str) -> float | str | None:
+    """The axis of rotation as a user writes it: a detector, auto, middle, or nothing.
+
+    Example:
+        >>> parse_axis("295.9"), parse_axis("auto"), parse_axis("")
+        (295.9, 'auto', None)
+    """
+    if text in ("", "auto", "middle"):
+        return text or None
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"--axis must be auto, middle or a detector, but is {text!r}.") from None
+
+
+def parse_number(option: str, text: str) -> float | Literal["auto"]:
+    """A number, or "auto".
+
+    Example:
+        >>> parse_number("--beta", "0.4"), parse_number("--beta", "auto")
+        (0.4, 'auto')
+    """
+    if text == "auto":
+        return "auto"
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{option} must be auto or a number, but is {text!r}.") from None
 
 
 @app.callback(invoke_without_command=True)

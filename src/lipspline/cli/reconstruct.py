@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import textwrap
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,18 +12,29 @@ import typer
 
 from lipspline._infra import ranks
 from lipspline._infra.memory import keep_memory
-from lipspline._infra.progress import Bars, Pace, bars
-from lipspline.cli.program import Device, Json, Seed, Threads, err, show, start
+from lipspline._infra.progress import Bars, Lines, Pace, bars
+from lipspline.cli.program import (
+    Device,
+    Json,
+    Seed,
+    Threads,
+    err,
+    parse_axis,
+    parse_number,
+    parse_slices,
+    show,
+    start,
+)
 from lipspline.formats.output import Output, writer
 from lipspline.imaging.cache import Slice
 from lipspline.imaging.coils import Phase, Unknown, Whiten
 from lipspline.imaging.problem import Iteration
 from lipspline.imaging.reconstruction import Reconstruction, Rival, Watch, carry_out, mean
 from lipspline.imaging.request import Request, ScannerCT, ScannerMRI
-from lipspline.imaging.strength import Auto
+from lipspline.imaging.strength import HELD
 from lipspline.pnp import Progress
 from lipspline.priors.lookup import names
-from lipspline.report.plain_words import certificate_lines, lines_text
+from lipspline.report.plain_words import certificate_lines, lines_text, percent
 
 app = typer.Typer(help="Reconstruct images from measurements, with a certificate.", no_args_is_help=True)
 
@@ -247,54 +259,10 @@ def _fulfil(request: Request, output: Output, force: bool, json: bool) -> None:
     show(document, _text(result, output), json)
 
 
-def parse_slices(text: str) -> slice:
-    """Slices as a user writes them: `3:9`, `3:`, `:9`, `:` for all, or `3` for one.
-
-    Example:
-        >>> parse_slices("3:9"), parse_slices("4"), parse_slices(":")
-        (slice(3, 9, None), slice(4, 5, None), slice(None, None, None))
-    """
-    first, colon, last = text.partition(":")
-    if any(part and not part.isdecimal() for part in (first, last)) or not (first or colon):
-        raise ValueError(f"--slices must be first:last, such as 3:9, but is {text!r}.")
-    if not colon:
-        return slice(int(first), int(first) + 1)
-    return slice(int(first) if first else None, int(last) if last else None)
-
-
-def parse_axis(text: str) -> float | str | None:
-    """The axis of rotation as a user writes it: a detector, auto, middle, or nothing.
-
-    Example:
-        >>> parse_axis("295.9"), parse_axis("auto"), parse_axis("")
-        (295.9, 'auto', None)
-    """
-    if text in ("", "auto", "middle"):
-        return text or None
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"--axis must be auto, middle or a detector, but is {text!r}.") from None
-
-
-def parse_number(option: str, text: str) -> float | Auto:
-    """A number, or "auto".
-
-    Example:
-        >>> parse_number("--beta", "0.4"), parse_number("--beta", "auto")
-        (0.4, 'auto')
-    """
-    if text == "auto":
-        return "auto"
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{option} must be auto or a number, but is {text!r}.") from None
-
-
-def _watch(display: Bars, slices: int, first: int) -> Watch:
+def _watch(display: Bars | Lines, slices: int, first: int) -> Watch:
     """Shows the slices done, and the residual of the one that runs."""
     pace, own = Pace(), len(ranks.shard(range(slices)))
+    display.show("slices", 0, own, note=f"0/{own}, choosing the strength")
 
     def watch(i: int, progress: Progress | None) -> None:
         if progress is None:
@@ -316,7 +284,12 @@ TO_CHECK = {
 
 def _warn(result: Reconstruction) -> None:
     """What to mind about the result, on stderr."""
-    sentences = []
+    sentences, level = [], result.request.noise
+    if level != "auto" and level < 1:
+        sentences.append(
+            f"--noise {level:g} is in units of 1/255 of the brightness, for which a prior hardly does anything. If it "
+            f"was meant as a part of the brightness, give --noise {255 * level:.4g}."
+        )
     if slow := result.unsettled:
         reason = f" ({slow[0].run.reason})" if slow[0].run is not None else ""
         sentences.append(f"slice(s) {_numbers(slow)} did not converge{reason}.")
@@ -332,14 +305,36 @@ def _warn(result: Reconstruction) -> None:
         err.print(f"lipspline: {sentence}", style="yellow", highlight=False, soft_wrap=True)
 
 
+def _compared(result: Reconstruction) -> list[str]:
+    """The priors side by side on the slice that all of them reconstructed."""
+    if not result.rivals:
+        return []
+    number, held = result.rivals[0].done.number, result.held_out
+    own = next(done for done in result.slices if done.number == number)
+    lines = [f"Compared on slice {number}:"]
+    lines += [_rival(rival) for rival in (Rival(result.strength, own, held), *result.rivals)]
+    if held is not None:
+        lines += textwrap.wrap(
+            f"held out: one readout or projection in {HELD} was left out, and the image made of the others predicts it "
+            f"with this error. The prior with the smallest fits these data best; noise alone makes about "
+            f"{percent(held.noise)}.",
+            100,
+            initial_indent="  ",
+            subsequent_indent="  ",
+        )
+    return lines
+
+
 def _rival(rival: Rival) -> str:
-    """One line about a slice reconstructed with another prior."""
-    done = rival.done
-    scores = [f"{name.upper()} {done.quality[name]:.4g}" for name in done.quality]
+    """One line about a slice reconstructed with a prior."""
+    done, held = rival.done, rival.held_out
+    scores = [] if held is None else [f"held out off by {100 * held.value:.4g} %"]
+    scores += [f"misfit {percent(done.misfit.value)}"]
+    scores += [f"{name.upper()} {done.quality[name]:.4g}" for name in done.quality]
     proven = (
         "all proven" if done.certificate and not any(e.constant is None for e in done.certificate.estimates) else ""
     )
-    return ", ".join(filter(None, [f"compared, slice {done.number}: {rival.strength}", *scores, proven]))
+    return ", ".join(filter(None, [f"  {rival.strength.name}: {scores[0]}", *scores[1:], proven]))
 
 
 def _numbers(slices: Sequence[Slice]) -> str:
@@ -373,7 +368,7 @@ def _text(result: Reconstruction, output: Output) -> str:
     gains = [f"{name.upper()} {before[name]:.4g} -> {after[name]:.4g}" for name in after if name in before]
     if gains:
         lines.append(f"{', '.join(gains)} (mean over slices, profile paper)")
-    lines += [_rival(rival) for rival in result.rivals]
+    lines += _compared(result)
     written = [*(output.beside(ending) for ending in output.endings), output.certificate]
     lines.append(f"Written: {', '.join(map(str, written))}")
     return "\n".join(lines)

@@ -22,6 +22,18 @@ CONCENTRATED = 4.0
 LONGEST_HEADER = 2**16
 
 
+def pair(path: str | Path) -> tuple[Path, Path] | None:
+    """The files of header and values by any name that BART's users give: `kspace`, `kspace.cfl` or `kspace.hdr`.
+
+    None if the name is not that of a pair; one without ending must have its values there.
+    """
+    path = Path(path)
+    if path.suffix.lower() in ENDINGS:
+        return path.with_suffix(".hdr"), path.with_suffix(".cfl")
+    header, values = (path.with_name(f"{path.name}{ending}") for ending in (".hdr", ".cfl"))
+    return (header, values) if path.name and values.is_file() and not path.exists() else None
+
+
 def read(path: str | Path, slices: slice = slice(None)) -> Kspace:
     """Read k-space: readout, phase, partition, coil and slice are dimensions 0, 1, 2, 3 and 13, as BART has them.
 
@@ -137,8 +149,8 @@ class Pair:
 
 
 def _opened(path: Path, also: tuple[int, ...] = ()) -> Pair:
-    header = existing(path.with_suffix(".hdr"), "BART header")
-    values = existing(path.with_suffix(".cfl"), "BART")
+    names = pair(path) or (path.with_suffix(".hdr"), path.with_suffix(".cfl"))
+    header, values = existing(names[0], "BART header"), existing(names[1], "BART")
     with reading(path, "BART"):
         sizes = _sizes(header)
         size = math.prod(sizes) * 8

@@ -27,6 +27,22 @@ def read(path: str | Path, slices: slice = slice(None)) -> Volume:
     return found
 
 
+AIR = (-1100.0, -850.0)  # Hounsfield units, with noise, and lungs
+LEAST_AIR = 0.01
+"""The share of values near that of air from which on images are taken to be in Hounsfield units."""
+
+
+def seems_hounsfield(images: Tensor) -> bool:
+    """Whether values that come without a unit are Hounsfield units: some of them are those of air.
+
+    Example:
+        >>> import torch
+        >>> seems_hounsfield(torch.tensor([-1000.0, 0.0, 40.0])), seems_hounsfield(torch.tensor([0.0, 400.0, 900.0]))
+        (True, False)
+    """
+    return float(((images > AIR[0]) & (images < AIR[1])).double().mean()) > LEAST_AIR
+
+
 def attenuation(hounsfield: Tensor) -> Tensor:
     """Attenuation in units of that of water: 0 for air, 1 for water, about 2 for bone; never negative.
 

@@ -1,6 +1,8 @@
 """DICOM images: one file, or the series in a folder; written as derived secondary captures."""
 
 import hashlib
+from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +29,16 @@ PATIENT = ("PatientName", "PatientID", "PatientBirthDate", "PatientSex")
 STUDY = ("StudyDate", "StudyTime", "StudyID", "AccessionNumber", "ReferringPhysicianName")
 IDENTITY = (*PATIENT, *STUDY, "StudyInstanceUID", "FrameOfReferenceUID")
 """What makes a derived image belong to the same patient and study."""
+DESCRIBED = ("StudyDescription", "BodyPartExamined", "ProtocolName", "PatientAge", "PatientWeight", "PatientPosition")
+"""What a derived image says too, where the file did."""
+VIEWED = {
+    "SliceThickness": "PixelMeasuresSequence",
+    "WindowCenter": "FrameVOILUTSequence",
+    "WindowWidth": "FrameVOILUTSequence",
+}
+"""The same, with the functional groups that files of several frames have them in."""
+TISSUE = (-160.0, 240.0)  # Hounsfield units: the window of soft tissue, where the file has none
+BRIGHTEST = 200  # one pixel in so many is brighter than the window of other images
 
 
 class Frame(NamedTuple):
@@ -64,7 +76,7 @@ def read(path: str | Path, slices: slice = slice(None)) -> Volume:
         affordable(path, (len(numbers), first.Rows, first.Columns), 4)
         values = _pixels(frames[numbers.start : numbers.stop])
         affine = shifted(_affine(frames), depth=numbers.start)
-        identity = {key: str(first.get(key)) for key in IDENTITY if first.get(key)}
+        identity = {key: str(first.get(key)) for key in IDENTITY if first.get(key)} | _description(first)
         unit = "hounsfield" if first.get("Modality") == "CT" else "arbitrary"
     if not np.isfinite(values).all():
         raise FileError(f"{path} has NaN or infinite values.")
@@ -140,6 +152,20 @@ def _plane(header: Any, frame: int) -> tuple[Tensor | None, Tensor | None]:
     if not torch.allclose(axes @ axes.T, torch.eye(2, dtype=axes.dtype), atol=1e-2):
         return None, None  # no directions at all, which some programs write where they know none
     return position, axes * spacing.flip(0).unsqueeze(1)
+
+
+def _description(header: Any) -> dict[str, str]:
+    """What a derived image takes over; of several windows the first."""
+    found = {key: str(header.get(key)) for key in DESCRIBED if header.get(key)}
+    for key, group in VIEWED.items():
+        with suppress(TypeError, ValueError, IndexError):  # what cannot be read is not taken over
+            value = _look_up(header, 0, group, key)
+            number = float(value[0] if hasattr(value, "__len__") else value)
+            if isfinite(number) and (key == "WindowCenter" or number > 0):
+                found[key] = f"{number:.10g}"
+    if header.get("PhotometricInterpretation") == "MONOCHROME1" or not found.keys() >= {"WindowCenter", "WindowWidth"}:
+        found = {key: value for key, value in found.items() if not key.startswith("Window")}
+    return found
 
 
 def _numbers(values: Any, count: int) -> Tensor | None:
@@ -299,15 +325,43 @@ def _series_header(volume: LazyVolume, modality: str, description: str, scale: S
     header.BitsAllocated, header.BitsStored, header.HighBit, header.PixelRepresentation = 16, 16, 15, 0
     header.RescaleSlope, header.RescaleIntercept = scale
     header.RescaleType = "HU" if volume.unit == "hounsfield" else "US"
+    _add_description(header, volume)
     header.Laterality = header.PatientOrientation = None  # of type 2C: there, and empty where nothing is known
     if (affine := invertible(volume.affine)) is not None:
         axes, (column, row, depth) = _axes(affine), voxel_size(affine)
         header.ImageOrientationPatient = [round(v, 9) for v in axes.flatten().tolist()]
         header.PixelSpacing = [pydicom.valuerep.DSfloat(v, auto_format=True) for v in (row, column)]
         header.SpacingBetweenSlices = pydicom.valuerep.DSfloat(depth, auto_format=True)
+        if "SliceThickness" not in header:
+            header.SliceThickness = header.SpacingBetweenSlices
         header.FrameOfReferenceUID = volume.identity.get("FrameOfReferenceUID") or _identifier("frame", *content)
         header.PositionReferenceIndicator = None
     return header
+
+
+def _add_description(header: Any, volume: LazyVolume) -> None:
+    """What was read, and a window: that of the file, of soft tissue, or of all but the brightest values."""
+    pydicom = checks.require("pydicom", "dicom", "Writing DICOM files")
+    with pydicom.config.disable_value_validation():
+        for key in (*DESCRIBED, *VIEWED):
+            if key in volume.identity:
+                setattr(header, key, volume.identity[key])
+    if "WindowCenter" not in header:
+        low, high = TISSUE if volume.unit == "hounsfield" else _bright(volume.slices)
+        header.WindowCenter, header.WindowWidth = (
+            pydicom.valuerep.DSfloat(value, auto_format=True) for value in ((low + high) / 2, high - low)
+        )
+    if float(header.WindowWidth) < 1:  # which only this function may have
+        header.VOILUTFunction = "LINEAR_EXACT"
+
+
+def _bright(slices: Tensor | Stack) -> tuple[float, float]:
+    """From the least value to one that few pixels exceed, in the slice where it is largest."""
+    ends = [
+        (float(one.min()), float(one.flatten().topk(max(1, one.numel() // BRIGHTEST)).values[-1])) for one in slices
+    ]
+    low, high = min(end[0] for end in ends), max(end[1] for end in ends)
+    return (low, high) if low < high else (low, low + 1.0)
 
 
 def _identifier(*content: str) -> str:

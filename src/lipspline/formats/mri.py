@@ -40,7 +40,7 @@ def read_scan(
     path = Path(path)
     name = path.name.lower()
     if trajectory is not None or (name.endswith(".npz") and _has_trajectory(path)):
-        if not name.endswith((*arrays.ENDINGS, *bart.ENDINGS)):
+        if not name.endswith(arrays.ENDINGS) and bart.pair(path) is None:
             raise FileError(
                 f"{path} cannot be read with a trajectory from elsewhere; only npy, npz and BART files can."
             )
@@ -49,9 +49,10 @@ def read_scan(
         return fastmri.read_tensors(path) if fastmri.is_tensor_folder(path) else dicom.read(path, slices)
     if name.endswith(hdf5.ENDINGS):
         return _read_hdf5(path, slices, size)
+    if bart.pair(path) is not None:
+        return bart.read(path, slices)
     for endings, reader in (
         (arrays.ENDINGS, fastmri.read_numpy),
-        (bart.ENDINGS, bart.read),
         (siemens.ENDINGS, siemens.read),
         (nifti.ENDINGS, nifti.read),
         (dicom.ENDINGS, dicom.read),
@@ -67,7 +68,7 @@ def read_scan(
 
 def read_mask(path: str | Path) -> Tensor:
     """A sampling mask `(W,)` or `(H, W)` from npy, npz or BART's .cfl: true where it is not zero."""
-    if Path(path).suffix.lower() in bart.ENDINGS:
+    if bart.pair(path) is not None:
         return bart.read_mask(path)
     with arrays.opened(path) as container:
         found = container.find_or_only("mask")
@@ -79,7 +80,7 @@ def read_mask(path: str | Path) -> Tensor:
 def read_maps(path: str | Path) -> Tensor:
     """Coil sensitivities `(S, C, H, W)`, or `(1, C, H, W)` for all slices, from npy, npz or BART's .cfl."""
     path = Path(path)
-    if path.suffix.lower() in bart.ENDINGS:
+    if bart.pair(path) is not None:
         return bart.read_maps(path)
     with arrays.opened(path) as container:
         found = container.find_or_only("sensitivity", "maps")

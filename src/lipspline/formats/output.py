@@ -27,6 +27,7 @@ from torch import Tensor
 import lipspline
 from lipspline._infra import files
 from lipspline.formats import dicom, hdf5, nifti, pictures
+from lipspline.formats.validation import refuse_jpeg
 from lipspline.formats.volume import LazyVolume, Stack
 
 CERTIFICATE, PAGE, PARTS = ".json", ".html", ".parts"
@@ -343,6 +344,7 @@ def writer(path: str | Path, slices: int, affine: Tensor | None = None) -> Write
     with a DICOM series.
     """
     path = Path(path)
+    refuse_jpeg(path)
     name = path.name.lower()
     known = {
         (".npy",): _write_npy,

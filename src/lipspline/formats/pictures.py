@@ -14,7 +14,7 @@ from torch import Tensor
 from lipspline._infra import checks
 from lipspline._infra.files import write_whole
 from lipspline.formats import arrays, png
-from lipspline.formats.validation import FileError, affordable, chosen, existing, reading
+from lipspline.formats.validation import FileError, affordable, chosen, existing, reading, refuse_jpeg
 from lipspline.formats.volume import LazyVolume, Volume
 
 PNG, TIFF = (".png",), (".tif", ".tiff")
@@ -58,6 +58,7 @@ def write(path: str | Path, image: Array) -> None:
 
 def encoder(path: Path, dtype: np.dtype) -> Callable[[Array], bytes]:
     """What turns images of a dtype into the bytes of a file of that name; an error if its format cannot hold them."""
+    refuse_jpeg(path)
     encode = _dispatch(path, _ENCODERS)
     if encode is png.encode and dtype not in (np.uint8, np.uint16):
         raise ValueError(f"A PNG file holds 8 or 16 bits, not {dtype}. Write {path.name} as .tif or .npy.")

@@ -113,7 +113,7 @@ def on_trajectory(
 def read_trajectory(path: str | Path) -> Tensor:
     """A trajectory `(L, M, 2)` or `(S, L, M, 2)` from npy, npz (`trajectory` or `traj`) or BART's .cfl."""
     path = Path(path)
-    if path.suffix.lower() in bart.ENDINGS:
+    if bart.pair(path) is not None:
         return bart.read_trajectory(path)
     with arrays.opened(path) as container:
         found = container.find_or_only("trajectory", "traj")
@@ -130,7 +130,7 @@ def read_samples(
     k-space is (readouts, samples), (slices, readouts, samples) or (slices, coils, readouts, samples).
     """
     path = Path(path)
-    if path.suffix.lower() in bart.ENDINGS:
+    if bart.pair(path) is not None:
         data = bart.read_samples(path, slices)
         assert trajectory is not None
         return on_trajectory(data, trajectory, path, size)

@@ -119,3 +119,11 @@ def chosen(path: Path, count: int, slices: slice) -> range:
     if not numbers:
         raise FileError(f"{path} has {count} slice(s), numbered from 0, and none of them is among those asked for.")
     return numbers
+
+
+def refuse_jpeg(path: Path) -> None:
+    """Refuse to write a JPEG file."""
+    if path.suffix.lower() in (".jpg", ".jpeg"):
+        raise ValueError(
+            f"{path} is not written: JPEG changes the pixels. Name it {path.with_suffix('.png')}, or .tif."
+        )

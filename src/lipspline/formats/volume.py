@@ -88,8 +88,12 @@ def voxel_size(affine: Tensor | None) -> tuple[float, float, float]:
 
 
 def from_voxel_size(column: float, row: float, depth: float) -> Tensor:
-    """The affine map of an axis-aligned volume whose place is unknown: sizes only, the first voxel at the origin."""
-    return torch.diag(torch.tensor([column, row, depth, 1.0], dtype=torch.float64))
+    """The affine map of a volume whose place is unknown: sizes only, the first voxel at the origin.
+
+    Its slices are taken for axial ones as DICOM has them, so that viewers show row 0 at the top and column 0 at the
+    left.
+    """
+    return torch.diag(torch.tensor([-column, -row, depth, 1.0], dtype=torch.float64))
 
 
 def invertible(affine: Tensor | None) -> Tensor | None:

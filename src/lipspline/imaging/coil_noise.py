@@ -14,6 +14,8 @@ from lipspline.operators.coils import strongest_combinations
 
 FILTERED = 0.2
 """Ends of the field of view with less noise than this, over that of high frequencies, were set to zero by a filter."""
+SILENT = 0.02
+"""The same for corners of the image, over the farthest points of k-space, which may hold much signal."""
 GAUSSIAN_MEDIAN = 0.6745  # of the modulus of a standard normal number
 SAMPLES = 20  # of noise, for each coil, that an estimate of the covariance needs
 TRIMMED = 0.8  # of the samples are kept, those with the smallest moduli: the others may hold signal
@@ -62,6 +64,10 @@ def whitening(covariance: Tensor) -> Mixing:
     return Mixing(*(root.to(torch.complex64) for root in roots))
 
 
+FARTHEST = 16
+"""One in so many of the points of a plane mask is taken for noise."""
+
+
 def virtual_coils(data: Tensor, coils: int) -> Mixing:
     """The `coils` orthonormal combinations of whitened coils, of k-space `(C, H, W)`, that carry most energy."""
     directions = strongest_combinations(data, coils)
@@ -71,9 +77,10 @@ def virtual_coils(data: Tensor, coils: int) -> Mixing:
 def noise_in_kspace(data: Tensor, mask: Tensor) -> float:
     """An estimate of the noise of real and imaginary parts of centred k-space `(B, C, H, W)`.
 
-    The median of the moduli in places where images have little to say: the highest frequencies along the readout, and,
-    where whole readouts were measured, the positions at the two ends of the field of view. Images can only add to a
-    median, so the smallest is taken.
+    The median of the moduli in places where images have little to say: the highest frequencies along the readout;
+    where whole readouts were measured, the positions at the two ends of the field of view; where single points were,
+    those farthest from the middle, and the corners of the image if it is not aliased. Images can only add to a median,
+    so the smallest is taken.
     """
     return deviation(noise_samples(data, mask))
 
@@ -83,14 +90,48 @@ def noise_samples(data: Tensor, mask: Tensor) -> Tensor:
     height, width = data.shape[-2:]
     outer = (torch.arange(height) - height // 2).abs() >= height // 2 - max(1, height // 16)
     fast = data[..., (torch.atleast_2d(mask) & outer.unsqueeze(1)).expand(height, width)]
-    whole = torch.atleast_2d(mask).expand(height, width).all(dim=0)
+    plane = torch.atleast_2d(mask).expand(height, width)
+    whole = plane.all(dim=0)
     if not whole.any():
-        return fast
+        found = _quieter(fast, data[..., _farthest(plane)])
+        return _quieter(found, _corners(data, plane), SILENT) if without_gaps(plane) else found
     readouts = torch.fft.fftshift(
         torch.fft.ifft(torch.fft.ifftshift(data[..., whole], dim=-2), dim=-2, norm="ortho"), dim=-2
     )
-    ends = readouts[..., outer, :].flatten(-2)
-    return ends if FILTERED * deviation(fast) < deviation(ends) < deviation(fast) else fast
+    return _quieter(fast, readouts[..., outer, :].flatten(-2))
+
+
+def _quieter(usual: Tensor, other: Tensor, filtered: float = FILTERED) -> Tensor:
+    """The samples with less in them, unless a filter has silenced them."""
+    quiet = filtered * deviation(usual) < deviation(other) < deviation(usual)
+    return other if quiet or deviation(usual) == 0 else usual
+
+
+def _corners(data: Tensor, plane: Tensor) -> Tensor:
+    """The corners of the images of k-space that a mask `(H, W)` keeps, with the noise that it has in k-space."""
+    images = torch.fft.fftshift(torch.fft.ifft2(torch.fft.ifftshift(data, dim=(-2, -1)), norm="ortho"), dim=(-2, -1))
+    rows, columns = ((torch.arange(n) - n // 2).abs() >= n // 2 - max(1, n // 8) for n in plane.shape)
+    return images[..., rows.unsqueeze(1) & columns] * (plane.numel() / max(1, int(plane.sum()))) ** 0.5
+
+
+def without_gaps(mask: Tensor) -> bool:
+    """Whether what a mask `(H, W)` keeps of each row and each column is one piece: then nothing is aliased.
+
+    Example:
+        >>> without_gaps(torch.tensor([[False, True, True]])), without_gaps(torch.tensor([[True, False, True]]))
+        (True, False)
+    """
+    return all(
+        bool((mask.int().diff(dim=dim).clamp_min(0).sum(dim) + mask.select(dim, 0) <= 1).all()) for dim in (0, 1)
+    )
+
+
+def _farthest(plane: Tensor) -> Tensor:
+    """One in so many of the points that a mask `(H, W)` keeps: those farthest from the middle of k-space."""
+    rows, columns = ((torch.arange(n, dtype=torch.float64) - n // 2) / n for n in plane.shape)
+    radius = torch.where(plane, rows.square().unsqueeze(1) + columns.square(), -1.0)
+    count = max(1, int(plane.sum()) // FARTHEST)
+    return plane & (radius >= radius.flatten().topk(count).values[-1])
 
 
 def noise_covariance(samples: Tensor) -> Tensor | None:

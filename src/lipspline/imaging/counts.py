@@ -155,6 +155,10 @@ def weighted_noise(y: Tensor, weights: Tensor | None = None) -> float:
     return float((bends[good].abs() / spread[good].sqrt()).median()) / GAUSSIAN_MEDIAN
 
 
+TURNED = "convention=scikit-image for what its radon returned, or transpose=True for other data (detectors, angles)"
+"""What to do with a sinogram that is turned; the conventions differ by half a pixel in where the axis is."""
+
+
 def refuse_uneven_sums(y: Tensor, slice_number: int) -> None:
     """Refuse data `(A, D)` whose sums over the detectors change from angle to angle as no object makes them change."""
     sums = y.double().sum(dim=1)
@@ -165,8 +169,8 @@ def refuse_uneven_sums(y: Tensor, slice_number: int) -> None:
     raise ValueError(
         f"Slice {slice_number}: the sums over the {y.shape[1]} detectors vary by {100 * (high - low) / mean:.0f} % of "
         f"their mean from angle to angle, but every angle sees the same object. The sinogram may be turned (give "
-        f"transpose=True, or convention=scikit-image for what its radon returns), may be an image rather than a "
-        f"sinogram (give simulate=True), or counts rather than line integrals (give flat=FILE)."
+        f"{TURNED}), may be an image rather than a sinogram (give simulate=True), or counts rather than line integrals "
+        f"(give flat=FILE)."
     )
 
 

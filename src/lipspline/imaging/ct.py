@@ -16,6 +16,7 @@ from lipspline.formats.ct import hounsfield
 from lipspline.formats.sinograms import Sinograms
 from lipspline.formats.volume import Unit
 from lipspline.imaging.counts import (
+    TURNED,
     Axis,
     Integrals,
     find_axis,
@@ -34,6 +35,7 @@ from lipspline.imaging.problem import (
     checked_brightness,
     checked_noise,
     in_unit,
+    middle,
     normalized,
 )
 from lipspline.operators import FanBeamCT, ParallelBeamCT, WeightedCT, fbp
@@ -159,6 +161,8 @@ class MeasuredCT:
             parts.append(str(self.axis))
         if self.scanner.rings:
             parts.append("rings removed")
+        if unseen := self._unseen:
+            parts.append(f"{unseen} of {self._size}x{self._size} pixels are met by no ray and stay zero")
         return "; ".join(parts)
 
     @property
@@ -184,7 +188,7 @@ class MeasuredCT:
             given = None
         wanted = rows if given is None else given if isinstance(given, int) else len(given)
         if wanted != rows:
-            turned = " It seems to be turned: give transpose=True." if wanted == detectors else ""
+            turned = f" It seems to be turned: give {TURNED}." if wanted == detectors else ""
             raise ValueError(f"The sinogram has {rows} rows, but {wanted} angles are given.{turned}")
         if isinstance(given, Tensor):
             return given
@@ -217,6 +221,12 @@ class MeasuredCT:
         """The operator that all slices share, without weights."""
         even = self.scanner.convention == "scikit-image" and self._size % 2 == 0
         return self._build(self.sinograms.data.shape[-1], 1, self.axis.column, self._size + even)
+
+    @property
+    def _unseen(self) -> int:
+        """How many pixels of the images no ray meets."""
+        support = self.geometry.support
+        return 0 if support is None else int((~middle(support, (self._size, self._size))).sum())
 
     def problem(self, i: int) -> Problem:
         """Slice number i."""

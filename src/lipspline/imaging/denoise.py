@@ -37,6 +37,8 @@ LOUDEST = 255.0
 """The largest noise level, as a multiple of 1/255 of white."""
 FAINT = 1.0
 """A smaller noise level than this leaves 8-bit images nearly as they are."""
+HOUNSFIELD = (-1000.0, 1000.0)
+"""Black and white of Hounsfield units: single values far beyond, of metal and padding, would make all noise faint."""
 BEYOND = 0.1
 """How far, in parts of white, a result may leave the range of the input before a warning says so."""
 
@@ -54,7 +56,11 @@ class Denoised:
     black: float
     """The value that was taken for black."""
     noise: float
-    """The noise level that was removed, in units of 1/255 of white."""
+    """The noise level that was removed, in units of 1/255 of the range from black to white."""
+    noise_value: float
+    """The same in the values of the file."""
+    unit: str
+    """Of the values of the file: "HU" where they are Hounsfield units."""
     estimated: bool
     model: str
     trained_noise: float | None
@@ -82,9 +88,16 @@ class Denoised:
         black = f"black {self.black:g}, " if self.black else ""
         return (
             f"{self.output}: {'x'.join(map(str, self.shape))} {self.dtype}, {black}white {self.white:g}\n"
-            f"noise {self.noise:.2f}/255 ({source}), prior {self.model}{rescaled}, "
+            f"noise {self.noise:.2f}/255{self._in_values} ({source}), prior {self.model}{rescaled}, "
             f"Lipschitz constant {bound}{within}, {self.seconds:.1f} s"
         )
+
+    @property
+    def _in_values(self) -> str:
+        """The noise in the unit of the file, where that is another."""
+        if self.white - self.black == 255:
+            return ""
+        return f" of the range, which is {self.noise_value:.3g} {self.unit or 'in the values of the file'}"
 
 
 class _Noisy(NamedTuple):
@@ -97,6 +110,7 @@ class _Noisy(NamedTuple):
     black: float
     write: Callable[[Path, Tensor], None]
     """Writes such planes as the input was: same kind of pixels, same place in space."""
+    unit: str = ""
 
 
 class _Clean(NamedTuple):
@@ -112,6 +126,7 @@ def denoise_file(
     target: Path,
     *,
     noise: float | Literal["auto"] = "auto",
+    noise_value: float | None = None,
     model: str = "auto",
     white: float | None = None,
     black: float | None = None,
@@ -124,9 +139,10 @@ def denoise_file(
         source: PNG, TIFF, JPEG or npy; a NIfTI file, a DICOM file, or a folder with a DICOM series.
         target: appears whole or not at all, with a certificate beside it, `target`.json.
         noise: the noise level, in units of 1/255 of white; estimated if "auto".
+        noise_value: or the noise level in the values of the file, such as Hounsfield units.
         model: a prior by its name in `priors.catalogue()`, or a file; "auto" for the recommended one.
         white, black: the values that stand for white and black; see `white_level`. Those of NIfTI and DICOM are the
-            largest and the least value if not given.
+            largest and the least value if not given, of Hounsfield units 1000 and -1000.
         force: replace a `target` that an earlier call has written.
         watch: called with the pieces done and their number.
     """
@@ -134,7 +150,7 @@ def denoise_file(
     output, asked = Output(target), RECOMMENDED if model == "auto" else model
     with output.open((source, *([Path(model)] if Path(model).exists() else [])), force=force):
         found = _read(source, target, white, black)
-        level = 255 * _estimated(found.planes) if noise == "auto" else _checked_level(noise)
+        level, estimated = _level(found, noise, noise_value)
         prior = resolve(asked)
         clean = _by_network if prior.kind is Kind.DENOISER else _by_energy
         result = clean(prior, level, found.planes, watch or (lambda done, total: None))
@@ -147,13 +163,15 @@ def denoise_file(
             white=found.white,
             black=found.black,
             noise=level,
-            estimated=noise == "auto",
+            noise_value=level / 255 * (found.white - found.black),
+            unit=found.unit,
+            estimated=estimated,
             model=asked,
             trained_noise=prior.level_for(level) if isinstance(prior, DenoiserPrior) else None,
             lipschitz=result.lipschitz,
             distance=result.distance,
             prior=describe_prior(asked, prior, served, level, UNIT_RANGE, proven_upper(served)),
-            warning=_warning(found.planes, result.planes, level, estimated=noise == "auto"),
+            warning=_warning(found.planes, result.planes, level, estimated=estimated, given=noise),
             seconds=time.perf_counter() - begin,
         )
         output.commit(done.document(), {"": lambda draft: found.write(draft, result.planes)})
@@ -180,6 +198,9 @@ def _read_volume(source: Path, target: Path, white: float | None, black: float |
     )
     write_as = writer(target, len(volume.slices), volume.affine)
     least, most = (float(end) for end in torch.aminmax(volume.slices))
+    unit = "hounsfield" if volume.unit == "hounsfield" or ct.seems_hounsfield(volume.slices) else "arbitrary"
+    if unit == "hounsfield" and white is None and black is None:
+        black, white = HOUNSFIELD
     dark, bright = least if black is None else black, most if white is None else white
     if not dark < bright:
         raise ValueError(
@@ -189,12 +210,13 @@ def _read_volume(source: Path, target: Path, white: float | None, black: float |
     def write(draft: Path, planes: Tensor) -> None:
         slices = torch.lerp(torch.tensor(dark), torch.tensor(bright), planes[:, 0])
         _finite(slices.numpy())
-        clean = Volume(slices, volume.affine, volume.unit, volume.identity)
-        modality = "CT" if volume.unit == "hounsfield" else "MR"
+        clean = Volume(slices, volume.affine, unit, volume.identity)
+        modality = "CT" if unit == "hounsfield" else "MR"
         write_as(draft, Image(clean, modality, "lipspline: denoised"))
 
     planes = ((volume.slices - dark) / (bright - dark))[:, None]
-    return _Noisy(planes, tuple(volume.slices.shape), "float32", bright, dark, write)
+    shown = "HU" if unit == "hounsfield" else ""
+    return _Noisy(planes, tuple(volume.slices.shape), "float32", bright, dark, write, shown)
 
 
 def _by_energy(prior: Prior, level: float, planes: Tensor, watch: Watch) -> _Clean:
@@ -227,6 +249,18 @@ def _by_network(prior: Prior, level: float, planes: Tensor, watch: Watch) -> _Cl
     return _Clean(result, certify(network).upper, None)
 
 
+def _level(found: _Noisy, noise: float | Literal["auto"], value: float | None) -> tuple[float, bool]:
+    """The noise level, and whether it was estimated."""
+    if value is None:
+        return (255 * _estimated(found.planes), True) if noise == "auto" else (_checked_level(noise), False)
+    if noise != "auto":
+        raise ValueError("noise= is in units of 1/255 of white, noise_value= in the values of the file. Give one.")
+    level, span = 255 * checks.positive("noise_value", value) / (found.white - found.black), found.white - found.black
+    if level > LOUDEST:
+        raise ValueError(f"noise_value is {value:g}, but from black to white the values span only {span:g}.")
+    return level, False
+
+
 def _checked_level(noise: float) -> float:
     if checks.positive("noise", noise) > LOUDEST:
         raise ValueError(f"noise is {noise:g}, but cannot be more than {LOUDEST:g}: 255 is the value of white.")
@@ -239,12 +273,19 @@ def _finite(image: NDArray[Any]) -> NDArray[Any]:
     return image
 
 
-def _warning(before: Tensor, after: Tensor, level: float, *, estimated: bool) -> str:
+def _warning(
+    before: Tensor, after: Tensor, level: float, *, estimated: bool, given: float | Literal["auto"] = "auto"
+) -> str:
     """Hardly any noise to remove; or a denoiser far from the noise it was trained for, which may shift grey values."""
     if estimated and level < FAINT:
         return (
             f"The noise is estimated at {level:.2g}/255, so that the image hardly changes. What is seen in it is no "
             f"white noise (compression, interpolation and blur leave none): say how much to remove with noise=."
+        )
+    if given != "auto" and level < FAINT:
+        return (
+            f"noise {given:g} is in units of 1/255 of white, so that the image hardly changes. If it was meant as a "
+            f"part of white, give noise={255 * given:.4g}; in the values of the file, noise_value={given:g}."
         )
     beyond = max(float(after.max() - before.max()), float(before.min() - after.min()))
     if beyond <= BEYOND:

@@ -7,7 +7,8 @@ from math import pi
 from pathlib import Path
 from typing import Any
 
-from lipspline.formats import mri
+from lipspline.formats import ct, mri
+from lipspline.formats.bart import pair
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.sinograms import read_sinograms
 from lipspline.formats.trajectories import NonCartesianKspace
@@ -79,7 +80,7 @@ def inspect_mri(path: Path) -> Finding | None:
     """k-space, or images to simulate it from."""
     found = _first(mri.read_scan, path)
     if isinstance(found, Kspace):
-        seen, apart = of_kspace(found), path.suffix.lower() in (".cfl", ".hdr", ".npy", ".npz")
+        seen, apart = of_kspace(found), path.suffix.lower() in (".npy", ".npz") or pair(path) is not None
         word = "the trajectory, if it is not Cartesian: give trajectory=FILE. k-space is then readouts x samples"
         return replace(seen, missing=(*seen.missing, word)) if apart else seen
     return of_samples(found) if isinstance(found, NonCartesianKspace) else of_images(found)
@@ -126,7 +127,7 @@ def inspect_file(path: str | Path) -> Inspection:
         2
     """
     path = Path(path)
-    if not path.exists() and not path.with_suffix(".cfl").exists():
+    if not path.exists() and pair(path) is None:
         raise FileNotFoundError(f"There is no file {path}.")
     findings, problems = [], []
     for name, inspector in INSPECTORS.items():
@@ -206,7 +207,7 @@ def _steps(kspace: Kspace | NonCartesianKspace) -> list[str]:
 def _missing(kspace: Kspace | NonCartesianKspace, share: float) -> list[str]:
     missing = []
     if kspace.affine is None:
-        missing.append("place and size of the voxels: the output has voxels of 1 mm and no orientation")
+        missing.append("place and size of the voxels: the output has voxels of 1 mm, row 0 at the top")
     if kspace.coils > 1 and kspace.noise is None:
         missing.append("a noise measurement")
     if kspace.reference is None and math.isclose(share, 100):
@@ -225,7 +226,10 @@ def of_images(volume: Volume) -> Finding:
     }
     if volume.affine is not None:
         facts["voxels"] = " x ".join(f"{length:.3g}" for length in volume.voxel) + " mm"
-    kind = "ct" if volume.unit == "hounsfield" else "mri"
+    hounsfield = volume.unit == "hounsfield" or ct.seems_hounsfield(volume.slices)
+    if hounsfield and volume.unit != "hounsfield":
+        facts["unit"] = "hounsfield, by the values of air"
+    kind = "ct" if hounsfield else "mri"
     return Finding(
         "Images",
         facts,
@@ -247,5 +251,4 @@ def _first(read: Callable[..., Any], path: Path) -> Any:
 
 def _bytes(path: Path) -> int:
     files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
-    pair = [path.with_suffix(ending) for ending in (".cfl", ".hdr")] if path.suffix in (".cfl", ".hdr") else files
-    return sum(file.stat().st_size for file in pair if file.is_file())
+    return sum(file.stat().st_size for file in pair(path) or files if file.is_file())

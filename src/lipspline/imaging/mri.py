@@ -10,7 +10,7 @@ from torch import Tensor
 from lipspline._infra.randomness import generator
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.volume import Unit, Volume
-from lipspline.imaging.coil_noise import Mixing, noise_in_kspace, noise_samples
+from lipspline.imaging.coil_noise import Mixing, noise_in_kspace, noise_samples, without_gaps
 from lipspline.imaging.coils import (
     Coils,
     Phase,
@@ -272,15 +272,3 @@ def check_simulation(volume: Volume, noise: float, maps: Tensor | None) -> None:
     shape = tuple(volume.slices.shape)
     if maps is not None and (tuple(maps.shape[-2:]) != shape[-2:] or len(maps) not in (1, shape[0])):
         raise ValueError(f"The coil maps have shape {tuple(maps.shape)}, but the images {shape}.")
-
-
-def without_gaps(mask: Tensor) -> bool:
-    """Whether what a mask `(H, W)` keeps of each row and each column is one piece: then nothing is aliased.
-
-    Example:
-        >>> without_gaps(torch.tensor([[False, True, True]])), without_gaps(torch.tensor([[True, False, True]]))
-        (True, False)
-    """
-    return all(
-        bool((mask.int().diff(dim=dim).clamp_min(0).sum(dim) + mask.select(dim, 0) <= 1).all()) for dim in (0, 1)
-    )

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, overload
@@ -26,7 +26,7 @@ from lipspline.imaging.problem import (
     solve_problem,
 )
 from lipspline.imaging.request import ACQUISITIONS, Acquisition, Data, Request
-from lipspline.imaging.strength import Auto, Strength, choose, describe_prior, known
+from lipspline.imaging.strength import Auto, Strength, choose, describe_prior, known, predicted
 from lipspline.networks.files import checksum
 from lipspline.pnp import Progress, ReconstructionCertificate, solve_all
 from lipspline.priors import Energy
@@ -42,10 +42,13 @@ class Rival:
 
     strength: Strength
     done: Slice
+    held_out: DataMisfit | None = None
+    """How well it predicts measurements that were held out; see `strength.predicted`."""
 
     def document(self) -> dict[str, Any]:
         """What came of it, as JSON values."""
-        return {"prior": self.strength.name, "weight": self.strength.weight, **self.done.document()}
+        held = None if self.held_out is None else asdict(self.held_out)
+        return {"prior": self.strength.name, "weight": self.strength.weight, "held_out": held, **self.done.document()}
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Reconstruction:
     strength: Strength
     slices: tuple[Slice, ...]
     rivals: tuple[Rival, ...] = ()
+    held_out: DataMisfit | None = None
+    """Where there are rivals, what `Rival.held_out` is for the slice that they reconstruct."""
 
     @property
     def images(self) -> Tensor:
@@ -125,6 +130,7 @@ class Reconstruction:
             "misfit_explained": not self.unexplained,
             **({"mean": means, "mean_direct": direct, "profile": "paper"} if means else {}),
             **({"compared": [rival.document() for rival in self.rivals]} if self.rivals else {}),
+            **({"held_out": asdict(self.held_out)} if self.held_out is not None else {}),
             "slices": [done.document() for done in self.slices],
         }
 
@@ -171,13 +177,13 @@ class Reconstruction:
         return None if isinstance(self.strength.served, Energy) else self.strength.served
 
     def _case(self, done: Slice) -> Case:
-        images = done.pictures()
+        images, rivals = done.pictures(), [rival for rival in self.rivals if rival.done.number == done.number]
         return Case(
             f"Slice {done.number}",
             (
                 Picture(self.scan.direct_name, images.direct),
-                *(_picture(r.strength, r.done) for r in self.rivals if r.done.number == done.number),
-                _picture(self.strength, done),
+                *(_picture(rival.strength, rival.done, rival.held_out) for rival in rivals),
+                _picture(self.strength, done, self.held_out if rivals else None),
             ),
             reference=images.truth,
             summary=f"{self.scan.summary}.",
@@ -205,9 +211,10 @@ class _Cases(Sequence[Case]):
         return _Cases(self._make, self._slices[i]) if isinstance(i, slice) else self._make(self._slices[i])
 
 
-def _picture(strength: Strength, done: Slice) -> Picture:
+def _picture(strength: Strength, done: Slice, held: DataMisfit | None) -> Picture:
     image = done.image
-    return Picture(strength.method, image, done.solution(image), seconds=done.seconds, misfit=done.misfit)
+    solution = done.solution(image)
+    return Picture(strength.method, image, solution, seconds=done.seconds, misfit=done.misfit, held_out=held)
 
 
 def _moduli(image: Tensor) -> Tensor:
@@ -310,8 +317,13 @@ def carry_out(
 
     slices = tuple(solve_all(run, range(scan.count)))
     rivals = [choose(other, "auto", "auto", central, factor, max_steps=request.max_steps) for other in request.compare]
-    compared = tuple(Rival(rival, _solve(scan, number, central, request, rival, watch)) for rival in rivals)
-    return Reconstruction(request, scan, strength, slices, compared)
+    follow = None if watch is None else partial(watch, number)
+    held = [predicted(central, one, request.iteration, follow) for one in ([strength, *rivals] if rivals else [])]
+    compared = tuple(
+        Rival(rival, _solve(scan, number, central, request, rival, watch), misfit)
+        for rival, misfit in zip(rivals, held[1:], strict=True)
+    )
+    return Reconstruction(request, scan, strength, slices, compared, held[0] if held else None)
 
 
 def _solve(

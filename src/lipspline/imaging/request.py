@@ -13,6 +13,7 @@ from torch import Tensor
 from lipspline._infra import checks
 from lipspline._infra.files import is_pattern
 from lipspline.formats import ct as ct_files
+from lipspline.formats.bart import pair
 from lipspline.formats.sinograms import FILES, Sinograms, read_angles, read_sinograms
 from lipspline.imaging.ct import LARGEST, MeasuredCT, Scanner, SimulatedCT
 from lipspline.imaging.inputs import Data, as_tensor, check_data_noise, images, is_path, named
@@ -221,7 +222,9 @@ def _fingerprint(value: Any) -> Any:
 
 
 def _found(path: Path) -> list[Path]:
-    """The file or folder of this name, or the files of a pattern such as `scan/*.tif`."""
+    """The file or folder of this name, the two files of BART, or the files of a pattern such as `scan/*.tif`."""
+    if (both := pair(path)) is not None:
+        return [file for file in both if file.exists()]
     return [path] if path.exists() else sorted(map(Path, glob.glob(str(path))))
 
 

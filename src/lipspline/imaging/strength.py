@@ -16,7 +16,7 @@ with noise `n` are weighed right by `λ(s) n² / s²`, whatever H is; `ENERGY` t
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite, sqrt
 from typing import Any, Literal
@@ -26,12 +26,13 @@ from torch import Tensor, nn
 
 from lipspline._infra import checks
 from lipspline.certification import certify
-from lipspline.imaging.problem import Problem
+from lipspline.imaging.problem import Iteration, Problem, solve_problem
 from lipspline.networks.files import checksum
 from lipspline.operators.elementary import Selected
 from lipspline.pnp import Progress, minimize
 from lipspline.priors import COMPLEX_RANGE, UNIT_RANGE, Energy, EnergyPrior, Prior, resolve
 from lipspline.priors.energy import AdaptiveEnergy, AnalysisEnergy
+from lipspline.report import DataMisfit
 
 Auto = Literal["auto"]
 
@@ -147,7 +148,7 @@ def choose(
         if beta != "auto":
             raise ValueError(f"beta is the weight of a denoiser, but {found.name} is an energy. Give strength instead.")
         return _choose_energy(found, noise, problem, factor, max_steps if refine else 0, watch)
-    return _choose_denoiser(found, noise, beta, problem, PRIOR * factor)
+    return _choose_denoiser(found, noise, beta, problem, factor)
 
 
 def _choose_energy(
@@ -173,7 +174,8 @@ def _choose_energy(
             trial, first = convex.at(level).to(problem.y.device), convex.strength(level, 255 * data_noise)
         refined_weight = refined(trial, first, problem, max_steps, watch)
         best = None if refined_weight is None else weight * refined_weight / first
-    chosen = _seen(problem) if best is None else f"{_seen(problem)}, then from measurements held out"
+    seen = _seen(problem, factor)
+    chosen = seen if best is None else f"{seen}, then from measurements held out"
     name = f"{found.name}-{level:.3g}" if found.levels else found.name
     return Strength(found, served, name, (ENERGY * weight if best is None else best) * factor, chosen, level)
 
@@ -265,6 +267,25 @@ def refined(
     return weight * 2.0 ** (best + _vertex(errors, best))
 
 
+def predicted(
+    problem: Problem,
+    strength: Strength,
+    iteration: Iteration,
+    progress: Callable[[Progress], None] | None = None,
+) -> DataMisfit | None:
+    """How far measurements that were held out are from what the image made of the others predicts for them.
+
+    It tells priors apart where no truth is known. None if too few measurements could be held out.
+    """
+    kept = held_out(problem)
+    if kept is None:
+        return None
+    part = replace(problem, y=problem.y * kept, H=Selected(problem.H, kept[:1]), start=None)
+    x = solve_problem(strength.name, part, strength.served, strength.weight, iteration, progress=progress)[1].value
+    missing = replace(problem, y=problem.y * ~kept, H=Selected(problem.H, ~kept[:1]))
+    return missing.misfit(x)
+
+
 def _vertex(errors: dict[int, float], best: int) -> float:
     """How far the minimum of the parabola through the best error and its neighbours lies from the best."""
     if best - 1 not in errors or best + 1 not in errors:
@@ -274,10 +295,12 @@ def _vertex(errors: dict[int, float], best: int) -> float:
     return 0.0 if bend <= 0 else min(max((left - right) / (2 * bend), -0.5), 0.5)
 
 
-def _choose_denoiser(found: Prior, noise: float | Auto, beta: float | Auto, problem: Problem, prior: float) -> Strength:
+def _choose_denoiser(
+    found: Prior, noise: float | Auto, beta: float | Auto, problem: Problem, factor: float
+) -> Strength:
     weight = None if beta == "auto" else checks.within("beta", beta, 0, 1)
-    relative = relative_noise(problem, prior)
-    words = "given" if weight and noise != "auto" else _seen(problem)
+    relative = relative_noise(problem, PRIOR * factor)
+    words = "given" if weight and noise != "auto" else _seen(problem, factor)
     values = value_range(problem)
     if len(found.levels) < 2 and noise == "auto":  # one network: as it was trained
         if not found.levels and weight is None:
@@ -293,8 +316,9 @@ def _choose_denoiser(found: Prior, noise: float | Auto, beta: float | Auto, prob
     return Strength(found, served, f"{found.name}-{level:.3g}", chosen, words, level, values)
 
 
-def _seen(problem: Problem) -> str:
-    return f"auto, from noise {relative_noise(problem, 1):.2g} of the brightness in the data"
+def _seen(problem: Problem, factor: float) -> str:
+    times = "auto" if factor == 1 else f"{factor:g} times auto"
+    return f"{times}, from noise {relative_noise(problem, 1):.2g} of the brightness in the data"
 
 
 def value_range(problem: Problem) -> tuple[float, float]:

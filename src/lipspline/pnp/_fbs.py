@@ -145,7 +145,8 @@ def solve(
         violations.insert(0, "guarantee=False was passed.")
     violations += sorted({run.status.sentence for run in runs if run.status.refutes})
     distance = distance_bound(value, y, H, denoiser, setting, towards) if not violations else (None, "no guarantee")
-    return Solution(value, tuple(runs), ReconstructionCertificate.of(setting, violations, pairing, runs, *distance))
+    certificate = ReconstructionCertificate.of(setting, violations, pairing, runs, value, *distance)
+    return Solution(value, tuple(runs), certificate)
 
 
 def fixed_point_setting(

@@ -98,7 +98,7 @@ def minimize(
         value, later, distances = problem.solve(value, tol, max_steps, told)
         evidence = distances + moved * evidence
         runs = [_joined(*pair) for pair in zip(runs, later, strict=True)]
-    return Solution(value, tuple(runs), _certificate(problem.setting, pairing, runs, evidence))
+    return Solution(value, tuple(runs), _certificate(problem.setting, pairing, runs, value, evidence))
 
 
 def promise(
@@ -356,16 +356,16 @@ def _reference(reference: Tensor | None, like: Tensor) -> Tensor:
 
 
 def _certificate(
-    setting: ObjectiveSetting, pairing: Pairing, runs: list[ImageRun], distances: Tensor
+    setting: ObjectiveSetting, pairing: Pairing, runs: list[ImageRun], value: Tensor, distances: Tensor
 ) -> ReconstructionCertificate:
     violations = sorted({run.status.sentence for run in runs if run.status.refutes})
-    distance = float(distances.max())
-    known = math.isfinite(distance)
+    known = bool(torch.isfinite(distances).all())
     return ReconstructionCertificate.of(
         setting,
         violations,
         pairing,
         runs,
-        distance if known and not violations else None,
+        value,
+        distances if known and not violations else None,
         "" if known else "the objective is not known to be strongly convex",
     )

@@ -50,6 +50,8 @@ class ReconstructionCertificate:
     """Bound on the distance `‖x - x*‖` to the fixed point, where the iteration is a contraction."""
     distance_note: str = ""
     """Why there is no bound on the distance, if there is none."""
+    relative_distance: float | None = None
+    """Bound on `‖x - x*‖ / ‖x‖`: the distance as a share of the image."""
 
     @classmethod
     def of(
@@ -58,11 +60,13 @@ class ReconstructionCertificate:
         violations: Sequence[str],
         pairing: Pairing,
         runs: Sequence[ImageRun],
-        distance: float | None,
+        value: Tensor,
+        distances: Tensor | None,
         distance_note: str,
     ) -> "ReconstructionCertificate":
-        """The certificate of a batch from the record of each image."""
+        """The certificate of a batch from the record of each image, and bounds `(B,)` on their distances."""
         longest = max(runs, key=lambda run: run.steps)
+        shares = None if distances is None else distances / norms(value) * (1 + 1e-9)
         return cls(
             setting=setting,
             violations=tuple(violations),
@@ -72,8 +76,9 @@ class ReconstructionCertificate:
             tol=runs[0].tol,
             plain_steps=longest.steps - longest.accelerated,
             accelerated_steps=longest.accelerated,
-            distance=distance,
+            distance=None if distances is None else float(distances.max()),
             distance_note=distance_note,
+            relative_distance=None if shares is None or not torch.isfinite(shares).all() else float(shares.max()),
         )
 
     @property
@@ -120,6 +125,7 @@ class ReconstructionCertificate:
     def __str__(self) -> str:
         settled = "converged" if self.converged else "not converged"
         far = f"not claimed: {self.distance_note}" if self.distance is None else f"<= {self.distance:.3g}"
+        far += "" if self.relative_distance is None else f", {100 * self.relative_distance:.2g} % of ‖x‖"
         rows = [
             ("guarantee", self.guarantee),
             *self.setting.rows(),
@@ -258,8 +264,8 @@ def distance_bound(
     denoiser: Denoiser,
     setting: Setting,
     reference: Tensor | None = None,
-) -> tuple[float | None, str]:
-    """A bound on the distance of the images `value` to their fixed points, or None and why there is none.
+) -> tuple[Tensor | None, str]:
+    """Bounds `(B,)` on the distances of the images `value` to their fixed points, or None and why there are none.
 
     `T(x) - x` is computed again in float64 at the image returned, whatever steps led to it, and what float64 may have
     lost, inside the denoiser too, is added.
@@ -285,7 +291,8 @@ def distance_bound(
     inside = torch.cat([bound for _, bound in parts])
     lost = setting.contraction * (setting.beta * inside + (1 - setting.beta) * lost)
     lost = lost + 10 * EPS * (norms(x) + norms(z) + norms(denoised))
-    return setting.distance(float((norms(mapped - x) + lost).max())), ""
+    residuals = norms(mapped - x) + lost
+    return residuals.new_tensor([setting.distance(residual) for residual in residuals.tolist()]), ""
 
 
 @torch.no_grad()

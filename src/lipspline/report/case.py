@@ -10,7 +10,7 @@ from lipspline.formats.png import data_uri
 from lipspline.functional.quality import Profile, psnr, ssim
 from lipspline.pnp import Evidence, ImageRun, ReconstructionCertificate, Solution
 from lipspline.report import drawing
-from lipspline.report.drawing import Window, magnitude, ratio_bar, robust_window, spanning
+from lipspline.report.drawing import AS_STORED, Rescale, Window, magnitude, ratio_bar, robust_window, spanning
 from lipspline.report.plain_words import ESTIMATES, MARKS, DataMisfit, Line, at_most, certificate_lines, percent
 from lipspline.report.template import Html, asset, escape, fill, join, tag, void
 
@@ -19,28 +19,6 @@ PRESETS = {"Soft tissue": (-160.0, 240.0), "Lung": (-1350.0, 150.0), "Bone": (-5
 """Windows for Hounsfield units that radiologists use."""
 AIR, METAL = -1000.0, 2000.0  # Hounsfield units
 LEAST_TISSUE = 0.05  # of the pixels, for that window to be shown first
-
-
-@dataclass(frozen=True)
-class Rescale:
-    """How values of images are shown: `slope x + intercept`, in a unit. As in DICOM.
-
-    Example:
-        >>> Rescale(1000.0, -1000.0, "HU").shown(1.04)
-        40.0
-    """
-
-    slope: float = 1.0
-    intercept: float = 0.0
-    unit: str = ""
-
-    def shown(self, value: float) -> float:
-        """A value of the image in the unit."""
-        return self.slope * value + self.intercept
-
-    def stored(self, shown: float) -> float:
-        """The value of the image that is shown as this."""
-        return (shown - self.intercept) / self.slope
 
 
 @dataclass(frozen=True)
@@ -54,6 +32,7 @@ class Picture:
         row: which image of the solution's batch this is.
         seconds: how long it took.
         misfit: how far its predictions are from the data.
+        held_out: the same for data that were held out.
     """
 
     name: str
@@ -62,6 +41,7 @@ class Picture:
     row: int = 0
     seconds: float | None = None
     misfit: DataMisfit | None = None
+    held_out: DataMisfit | None = None
 
     @property
     def pixels(self) -> Tensor:
@@ -101,7 +81,7 @@ class Case:
     stability: Evidence | None = None
     profile: Profile = "paper"
     number: int | None = None
-    rescale: Rescale = Rescale()
+    rescale: Rescale = AS_STORED
 
     def __post_init__(self) -> None:
         if not self.pictures:
@@ -250,7 +230,14 @@ def _verdict(case: Case) -> Html:
     return join([reason, *(tag("li", text, class_="moot" if good else "bad") for text, good in chips)])
 
 
-COLUMNS = {"psnr": "PSNR", "ssim": "SSIM", "misfit": "Misfit", "steps": "Steps", "seconds": "Time"}
+COLUMNS = {
+    "psnr": "PSNR",
+    "ssim": "SSIM",
+    "misfit": "Misfit",
+    "held_out": "Held out",
+    "steps": "Steps",
+    "seconds": "Time",
+}
 
 
 def numbers_table(rows: Mapping[Html, Mapping[str, tuple[str, str]]], first: str = "", kind: str = "numbers") -> Html:
@@ -270,6 +257,7 @@ def picture_numbers(case: Case, picture: Picture) -> dict[str, tuple[str, str]]:
         "psnr": None if quality is None else (f"{quality[0]:.2f}", "dB"),
         "ssim": None if quality is None else (f"{quality[1]:.3f}", ""),
         "misfit": None if picture.misfit is None else (percent(picture.misfit.value).removesuffix(" %"), "%"),
+        "held_out": None if picture.held_out is None else (f"{100 * picture.held_out.value:.4g}", "%"),
         "steps": None if run is None else (str(run.steps), ""),
         "seconds": None if picture.seconds is None else (f"{picture.seconds:.1f}", "s"),
     }
@@ -310,8 +298,9 @@ def _colour_bar(case: Case, largest: float) -> Html:
     """Explains the colours of the error maps; it takes the place below the picture they are compared with."""
     against = case.shown()[0].name.lower()
     colours = f"background: linear-gradient(90deg, {', '.join(drawing.ANCHORS)})"
-    bar = tag("div", class_="bar", role="img", aria_label=f"Colours from 0 to {largest:.3g}", style=colours)
-    ends = tag("div", tag("span", "0"), tag("span", f"{largest:.3g}"), class_="ends")
+    top = f"{case.rescale.slope * largest:.3g} {case.rescale.unit}".strip()
+    bar = tag("div", class_="bar", role="img", aria_label=f"Colours from 0 to {top}", style=colours)
+    ends = tag("div", tag("span", "0"), tag("span", top), class_="ends")
     title = tag("h3", "Errors" if case.reference is not None else "Differences")
     text = tag("p", f"Distance from the {against}, pixel by pixel. The colours mean the same in every map.")
     return tag("div", title, bar, ends, text, class_="scale")

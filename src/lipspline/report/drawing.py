@@ -19,6 +19,31 @@ ANCHORS = ("#03040c", "#2b0b57", "#65156e", "#9f2a63", "#d44842", "#f57d15", "#f
 
 
 @dataclass(frozen=True)
+class Rescale:
+    """How values of images are shown: `slope x + intercept`, in a unit. As in DICOM.
+
+    Example:
+        >>> Rescale(1000.0, -1000.0, "HU").shown(1.04)
+        40.0
+    """
+
+    slope: float = 1.0
+    intercept: float = 0.0
+    unit: str = ""
+
+    def shown(self, value: float) -> float:
+        """A value of the image in the unit."""
+        return self.slope * value + self.intercept
+
+    def stored(self, shown: float) -> float:
+        """The value of the image that is shown as this."""
+        return (shown - self.intercept) / self.slope
+
+
+AS_STORED = Rescale()
+
+
+@dataclass(frozen=True)
 class Window:
     """The range of values shown, from black to white."""
 

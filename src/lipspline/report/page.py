@@ -5,6 +5,7 @@ import hashlib
 import os
 import platform
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -112,7 +113,7 @@ def _volume(cases: Sequence[Case], slices: Sequence[int]) -> Html:
         case = cases[number]
         name = f"Slice {case.number}"
         rows[tag("a", name, href=f"#case-{number}") if number in drawn else escape(name)] = {
-            **picture_numbers(case, case.pictures[-1]),
+            **picture_numbers(case, replace(case.pictures[-1], held_out=None)),  # it is that of one slice
         }
     shown = "" if len(drawn) == len(slices) else f" Images of {len(drawn)} of them are on this page, evenly spread."
     first = cases[slices[0]]

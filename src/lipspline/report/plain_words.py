@@ -178,6 +178,12 @@ LARGE = 100.0
 """A bound above this is rounded to three digits, and one on stability is said to be of little use."""
 
 
+LOOSE = 0.1
+"""A bound on the distance to the answer above this share of the image is said to be improved by more steps."""
+LEAST_PERCENT = 0.001
+"""Smaller shares of the image are said to be at most this."""
+
+
 def at_most(bound: float, digits: int | None = None) -> str:
     """An upper bound in a few digits that is still an upper bound; without their number three, and six up to 100.
 
@@ -283,8 +289,18 @@ def _distance(certificate: ReconstructionCertificate) -> Line:
     if certificate.distance is None:
         sentence = "The proof promises that the answer is approached, not how near to it this image is."
         return Line("Distance to the answer", "no bound", sentence, "not claimed")
+    far, share = f"≤ {at_most(certificate.distance)}", certificate.relative_distance
     sentence = "The image shown is at most this far from the exact answer, counted over all pixels together."
-    return Line("Distance to the answer", f"≤ {at_most(certificate.distance)}", sentence, "proven")
+    if share is None:
+        return Line("Distance to the answer", far, sentence, "proven")
+    sentence = (
+        f"The image shown is at most this far from the exact answer, as a share of the image, counted over all pixels "
+        f"together; in numbers, {far}."
+    )
+    if share > LOOSE:
+        sentence += " Usually it is much nearer; a smaller tolerance makes the proof say so."
+    value = f"≤ {at_most(max(100 * share, LEAST_PERCENT), 2)} % of the image"
+    return Line("Distance to the answer", value, sentence, "proven")
 
 
 ESTIMATES = {
