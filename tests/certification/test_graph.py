@@ -143,6 +143,7 @@ def test_layers_with_a_rule_of_their_own_are_asked():
     jump = ls.declare(lambda x: torch.where(x > 0, x, x / 2), upper=1.0, reason="slopes 1 and 1/2")
     certificate = ls.certify(Written(lambda x, f: f(x) + x, f=jump), (3,))
     assert certificate.upper == 2
+    assert (certificate.layers[0].kind, certificate.layers[0].rule) == ("Declared", "declared: slopes 1 and 1/2")
     sparse = ls.sparsify(ls.models.mlp(2, 2, width=4, depth=2), inputs=torch.randn(20, 2))[0]
     assert ls.certify(Written(lambda x, f: x + f(x), f=sparse), (2,)).upper == pytest.approx(2, abs=1e-3)
 

@@ -227,3 +227,19 @@ def test_certifying_leaves_the_model_alone():
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
     model(torch.randn(2, 3)).sum().backward()
+
+
+class Tripled(nn.Module):
+    def forward(self, x):
+        return 3 * x
+
+
+def test_a_bound_that_an_input_refutes_is_an_error():
+    """Vouched for, or by a rule of the user: what was seen is no less true."""
+    promised = declare(Tripled(), upper=2.0, reason="I believe so")
+    for model in (promised, nn.Sequential(promised), Averaged(promised, 0.5)):
+        assert 1.5 <= certify(model).upper <= 2
+        for shape in ((2,), torch.ones(1, 2)):
+            with pytest.raises(ValueError, match=r"was seen.* is too small: .*declared: I believe so"):
+                certify(model, shape)
+    assert certify(declare(Tripled(), upper=3.0, reason="3"), (2,)).lower == pytest.approx(3.0)

@@ -22,8 +22,10 @@ from lipspline.certification.flow import CHEAP, Flow, Multiple, joint_upper
 from lipspline.certification.operations import OPERATIONS, Call
 from lipspline.nn.fold import freeze
 
-LeafBound = Callable[[str, nn.Module], float | None]
+LeafBound = Callable[[str, nn.Module], LayerBound | None]
 """`(name, module)` -> the bound of a module that has a rule of its own here, or None to look into it."""
+
+_Row = tuple[Any, str, str, Flow]  # an operation, its kind, the reason of its bound, and what it returns
 
 
 class NoOperationRule(ValueError):
@@ -50,10 +52,10 @@ def graph_bounds(model: nn.Module, example: Tensor, leaf: LeafBound) -> tuple[fl
 
 
 def walked(
-    graph: torch.fx.Graph, values: dict[Any, Any], example: Tensor, leaves: dict[int, float]
+    graph: torch.fx.Graph, values: dict[Any, Any], example: Tensor, leaves: dict[int, LayerBound]
 ) -> tuple[float, list[LayerBound]]:
     """The bound of a graph of operations, and its rows; `values` has the constants among its inputs, by node."""
-    rows: list[tuple[Any, str, Flow]] = []
+    rows: list[_Row] = []
     result: Any = None
     with torch.no_grad():
         for node in graph.nodes:
@@ -79,8 +81,8 @@ def _is_known(flow: Flow) -> bool:
     return "upper" in vars(flow) or cheap
 
 
-def _row(node: Any, reason: str, flow: Flow) -> LayerBound:
-    return LayerBound(_module_of(node), str(node.target).rsplit(".", 1)[0].removeprefix("aten."), reason, flow.upper)
+def _row(node: Any, kind: str, reason: str, flow: Flow) -> LayerBound:
+    return LayerBound(_module_of(node), kind, reason, flow.upper)
 
 
 def _flat(value: Any) -> list[Any]:
@@ -148,7 +150,7 @@ def _constants(program: Any) -> dict[Any, Any]:
     return values
 
 
-def _evaluated(node: Any, values: dict[Any, Any], rows: list[tuple[Any, str, Flow]], leaves: dict[int, float]) -> Any:
+def _evaluated(node: Any, values: dict[Any, Any], rows: list[_Row], leaves: dict[int, LayerBound]) -> Any:
     """The value of a node: computed if it is constant, bounded if it depends on the input."""
     arguments = map_arg(node.args, lambda n: values[n])
     options = map_arg(node.kwargs, lambda n: values[n])
@@ -166,9 +168,11 @@ def _evaluated(node: Any, values: dict[Any, Any], rows: list[tuple[Any, str, Flo
     if "_assert" in name or name in ("aten.sym_size", "aten.sym_constrain_range_for_size"):
         return None
     call = Call(name, _by_name(node.target, arguments, options), _outputs(node), node.target)
+    kind = name.removeprefix("aten.")
     try:
         if name == "lipspline.certified_layer":
-            result = call.stretched(call["x"], leaves[call["index"]], "rule of its class")
+            known = leaves[call["index"]]
+            kind, result = known.kind, call.stretched(call["x"], known.upper, known.rule)
         elif name not in OPERATIONS:
             raise ValueError("certify has no rule for this operation, and will not guess one")
         else:
@@ -177,7 +181,7 @@ def _evaluated(node: Any, values: dict[Any, Any], rows: list[tuple[Any, str, Flo
         raise NoOperationRule(f"{_where(node)}: {error}.".replace("..", ".")) from None
     flow = next((f for f in (result if isinstance(result, list) else [result]) if isinstance(f, Flow)), None)
     if flow is not None and call.reason and not call.reason.startswith("moves"):
-        rows.append((node, call.reason, flow))
+        rows.append((node, kind, call.reason, flow))
     return result
 
 
@@ -225,17 +229,17 @@ _library.define("certified_layer(Tensor x, int index, int[] shape) -> Tensor")
 torch.library.register_fake("lipspline::certified_layer", lambda x, index, shape: x.new_empty(shape), lib=_library)
 
 
-def _cut_leaves(model: nn.Module, example: Tensor, leaf: LeafBound) -> dict[int, float]:
+def _cut_leaves(model: nn.Module, example: Tensor, leaf: LeafBound) -> dict[int, LayerBound]:
     """Put one operation, `lipspline.certified_layer`, in the place of each module that has a bound of its own."""
-    bounds: dict[int, float] = {}
+    bounds: dict[int, LayerBound] = {}
     found: dict[int, nn.Module] = {}
     inside: tuple[str, ...] = ()
     for name, module in model.named_modules():
         if inside and name.startswith(inside):
             continue
-        upper = leaf(name, module)
-        if upper is not None:
-            bounds[len(found)] = upper
+        bound = leaf(name, module)
+        if bound is not None:
+            bounds[len(found)] = bound
             found[len(found)] = module
             inside = (*inside, f"{name}.")
     if not found:
