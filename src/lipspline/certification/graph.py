@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.fx.node import map_arg
 
-from lipspline.certification import functions, moves  # noqa: F401 (they register rules)
+from lipspline.certification import contractions, functions, moves  # noqa: F401 (they register rules)
 from lipspline.certification.certificate import LayerBound
 from lipspline.certification.flow import CHEAP, Flow, Multiple, joint_upper
-from lipspline.certification.operations import OPERATIONS, Call
+from lipspline.certification.operations import NO_RULE, OPERATIONS, Call
 from lipspline.nn.fold import freeze
 
 LeafBound = Callable[[str, nn.Module], LayerBound | None]
@@ -174,7 +174,7 @@ def _evaluated(node: Any, values: dict[Any, Any], rows: list[_Row], leaves: dict
             known = leaves[call["index"]]
             kind, result = known.kind, call.stretched(call["x"], known.upper, known.rule)
         elif name not in OPERATIONS:
-            raise ValueError("certify has no rule for this operation, and will not guess one")
+            raise ValueError(NO_RULE)
         else:
             result = OPERATIONS[name](call)
     except ValueError as error:
