@@ -414,3 +414,24 @@ def test_zeros_between_two_convolutions_are_not_forgotten(monkeypatch):
         flow.Convolution, "border", property(lambda self: False, lambda self, value: None), raising=False
     )
     assert upper(_averages_and_differences, (32,)) < exact
+
+
+def test_nothing_is_printed_about_a_module_that_cannot_be_traced(capfd):
+    """torch writes its graph before it raises."""
+    refused = {
+        "a branch": (Written(lambda x: x if x.sum() > 0 else -x), (4,), "cannot trace"),
+        "an odd size": (Written(lambda x: F.pixel_unshuffle(x, 2)), (1, 3, 3), r"does not take .*\(1, 1, 3, 3\)"),
+    }
+    for model, shape, reason in refused.values():
+        with pytest.raises(ValueError, match=reason):
+            ls.certify(model, shape)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+def test_an_example_of_another_type_is_refused_where_it_must_run(dtype: torch.dtype):
+    example = torch.zeros(1, 3, dtype=dtype)
+    with pytest.raises(ValueError, match=rf"does not take inputs of shape \(1, 3\) and {dtype}"):
+        ls.certify(Written(lambda x, f: x + f(x), f=nn.Linear(3, 3)), example)
+    layer = nn.Linear(3, 2)
+    assert ls.certify(layer, example).upper == ls.certify(layer).upper

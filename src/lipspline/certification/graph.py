@@ -4,10 +4,13 @@ The module is copied, with the very weights it multiplies with, and traced for i
 on the input is computed as torch computes it. The bound holds for inputs of this shape, in eval mode.
 """
 
+import io
+import logging
 import operator
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,8 +48,9 @@ def graph_bounds(model: nn.Module, example: Tensor, leaf: LeafBound) -> tuple[fl
         network's input to there; and the output for the example.
     """
     frozen = freeze(model)
+    output = _run(frozen, example)
     leaves = _cut_leaves(frozen, example, leaf)
-    program, output = _traced(frozen, example, checked=not leaves)
+    program = _traced(frozen, example, None if leaves else output)
     upper, rows = walked(program.graph, _constants(program), example, leaves)
     return upper, rows, output
 
@@ -91,10 +95,38 @@ def _flat(value: Any) -> list[Any]:
     return [x for v in value for x in _flat(v)] if isinstance(value, (list, tuple)) else [value]
 
 
-def _traced(model: nn.Module, example: Tensor, *, checked: bool) -> tuple[Any, Tensor]:
-    """The program of a module, without operations in place."""
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
+@torch.no_grad()
+def _run(model: nn.Module, example: Tensor) -> Any:
+    """What the module returns for the example; an error if it does not take it."""
+    try:
+        return model(example.clone())
+    except Exception as error:
+        what = f"inputs of shape {tuple(example.shape)} and {example.dtype}"
+        raise NoOperationRule(
+            f"The model does not take {what} ({type(error).__name__}: {error}). Give input_shape, the shape of one "
+            f"input without batch, or an example with batch."
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without warnings, and without what torch prints about a module that it cannot trace."""
+    handlers = list(logging.getLogger("torch").handlers)
+    silent = logging.Filter("lipspline")
+    for handler in handlers:
+        handler.addFilter(silent)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(silent)
+
+
+def _traced(model: nn.Module, example: Tensor, output: Any) -> Any:
+    """The program of a module, without operations in place; it must compute `output`, unless that is None."""
+    with _quiet(), torch.no_grad():
         try:
             exported = torch.export.export(model, (example.clone(),), strict=False)
         except Exception as error:
@@ -103,8 +135,7 @@ def _traced(model: nn.Module, example: Tensor, *, checked: bool) -> tuple[Any, T
                 f"torch.export cannot trace this module ({type(error).__name__}: {line[0] if line else ''}), so that "
                 f"certify cannot see what it computes. Branches that depend on values of tensors are the usual reason."
             ) from error
-        output = model(example.clone()) if checked else example
-        if checked:
+        if output is not None:
             _check_same(output, exported.module()(example.clone()))
         program = exported.run_decompositions({}) if _writes(exported) else exported
     signature = program.graph_signature
@@ -114,7 +145,7 @@ def _traced(model: nn.Module, example: Tensor, *, checked: bool) -> tuple[Any, T
             f"The module changes its own state ({', '.join(map(str, changed))}) when it runs, so that it is another "
             f"function at each call."
         )
-    return program, output
+    return program
 
 
 def _writes(program: Any) -> bool:

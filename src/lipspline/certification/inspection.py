@@ -40,7 +40,11 @@ def class_that_runs(module: nn.Module, *, within_eval: bool) -> type[nn.Module]:
     if not isinstance(module, nn.Module):
         raise ValueError(
             f"is no nn.Module but a {type(module).__name__}, of which certify knows nothing. "
-            f"Vouch for a bound with lipspline.declare."
+            f"Vouch for a bound with lipspline.declare. (Of a program of torch.export, give its .module().)"
+        )
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ValueError(
+            "is of TorchScript, which certify cannot look into. Give certify the module that it was made from."
         )
     kind = class_before(module)
     _check_hooks(module)

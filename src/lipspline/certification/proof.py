@@ -140,11 +140,12 @@ def certify(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None = Non
             "certify was called within torch.autocast, where layers run with rounded weights that it does not see. "
             "Leave the context, or certify a model converted with .to(torch.bfloat16)."
         )
+    _check_input(input_shape)
     try:
         layers = _bounds("", model, (), within_eval=not model.training if isinstance(model, nn.Module) else False)
         certificate = Certificate(layers.upper, tuple(layers))
     except _InLayer as error:
-        if input_shape is None or not isinstance(model, nn.Module):
+        if input_shape is None or not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
             raise
         certificate = _certified_graph(model, input_shape, instead_of=error)
     else:
@@ -159,6 +160,16 @@ def certify(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None = Non
         _check_not_refuted(model, certificate.upper, lower)
         certificate = replace(certificate, lower=lower)
     return replace(certificate, valid_for=certificate.valid_for + _rounding(model, input_shape))
+
+
+def _check_input(given: object) -> None:
+    one_shape = isinstance(given, (tuple, list)) and all(isinstance(size, int) and size > 0 for size in given)
+    if given is not None and not one_shape and not isinstance(given, Tensor):
+        said = f"a {type(given).__name__}" if hasattr(given, "__array__") else repr(given)
+        raise TypeError(
+            f"input_shape must be the shape of one input without batch, such as (3, 32, 32), or an example with batch, "
+            f"a tensor, but is {said}. (A model with several inputs needs a module around it that takes one.)"
+        )
 
 
 def _rounding(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None) -> str:
@@ -279,10 +290,15 @@ def _bounds(name: str, module: nn.Module, above: tuple[nn.Module, ...], *, withi
         ) from error
     if isinstance(result, BoundProduct):
         return result
-    upper, reason = result
+    upper, reason = result if isinstance(result, tuple) and len(result) == 2 else (result, "")
     if not isinstance(upper, (int, float)) or not upper >= 0:
         raise _InLayer(
             f"The rule for {kind.__name__} (layer {name or 'itself'!r}) gave {upper!r}, which bounds nothing."
+        )
+    if not reason:
+        raise _InLayer(
+            f"The rule for {kind.__name__} (layer {name or 'itself'!r}) gave {upper!r} alone. Let it return the bound "
+            f"and the reason in a few words."
         )
     return BoundProduct([LayerBound(name, kind.__name__, reason, float(upper))])
 
