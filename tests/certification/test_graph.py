@@ -64,6 +64,21 @@ EXACT = {
     ),
     "a matrix and its input": (lambda x: x - 0.25 * x @ torch.ones(4, 4, dtype=x.dtype), 1.0),
     "one matrix for each copy": (lambda x: x[:, None] @ torch.eye(4, dtype=x.dtype).expand(9, 4, 4), 3.0),
+    "a matrix by einsum": (lambda x: torch.einsum("bi,oi->bo", x, torch.ones(4, 4).to(x)), 4.0),
+    "two matrices by einsum, one undoing the other": (
+        lambda x: torch.einsum("...i,ij", torch.einsum("...i,oi->...o", x[:, :2], 2 * turn(x)), 0.5 * turn(x)), 1.0),
+    "the trace of nothing but axes": (lambda x: torch.einsum("bcw->wb", x.view(1, 2, 2)), math.sqrt(2)),
+    "a factor for each entry by einsum": (
+        lambda x: torch.einsum("bi,i->bi", x, torch.tensor([1.0, -3.0, 2.0, 0.0]).to(x)), 3.0),
+    "one matrix for each head": (
+        lambda x: torch.einsum("bhi,hio->bho", x.view(1, 2, 2), torch.stack([turn(x), 5 * turn(x)])), 5.0),
+    "a matrix by tensordot": (lambda x: torch.tensordot(torch.ones(3, 4).to(x), x, ([-1], [1])), math.sqrt(12)),
+    "all axes by tensordot": (lambda x: torch.tensordot(x, torch.ones(1, 4).to(x), 2), 2.0),
+    "inner and outer products": (lambda x: torch.outer(torch.inner(x, torch.ones(4).to(x)), torch.ones(9).to(x)), 6.0),
+    "a product with a vector": (lambda x: torch.dot(torch.full((4,), 3.0).to(x), x[0]), 6.0),
+    "a spread": (lambda x: x.std(1), 1 / math.sqrt(3)),
+    "a spread of all": (lambda x: torch.std(x, correction=0), 0.5),
+    "a spread as of a sample": (lambda x: x.std(1, unbiased=False), 0.5),
     "SiLU by hand": (lambda x: x * x.sigmoid(), 1.0998394),
     "ELU": (lambda x: F.elu(x, 1.5), 1.5),
     "a sigmoid": (torch.sigmoid, 0.25),
@@ -76,6 +91,40 @@ def test_bounds_that_are_equalities(name: str):
     function, exact = EXACT[name]
     assert upper(function, (4,)) == pytest.approx(exact, rel=1e-6)
     assert upper(function, (4,)) >= exact * (1 - 1e-15)
+
+
+EQUATIONS = [
+    *(
+        "abc,cd->abd",
+        "abc,cd->adb",
+        "abc,bcd->abd",
+        "abc,bc->a",
+        "abc,c->ab",
+        "abc,cd->ad",
+        "abc,bdc->cda",
+        "abc,de->abcde",
+    ),
+    *("bc,abc->a", "db,abc->acd", "...c,cd->...d", "a...,cd->a...cd", "abc,", "abc,bd", "cd,abc"),
+]
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_einsum_is_bounded_by_its_matrix(equation: str):
+    """The bound is the largest singular value, with every axis contracted, kept, summed or common."""
+    torch.manual_seed(0)
+    sizes = {"a": 2, "b": 3, "c": 4, "d": 5, "e": 2}
+    terms = equation.split("->")[0].split(",")
+    at = next(i for i, term in enumerate(terms) if term in ("abc", "...c", "a..."))
+    shape = [sizes[letter] for letter in terms[1 - at]]
+    weight = torch.randn(shape, dtype=torch.float64)
+
+    def function(x: Tensor) -> Tensor:
+        return torch.einsum(equation, *((x, weight) if at == 0 else (weight, x)))
+
+    x = torch.randn(2, 3, 4, dtype=torch.float64)
+    exact = float(torch.linalg.matrix_norm(torch.func.jacrev(function)(x).reshape(-1, 24), ord=2))
+    bound = graph_bounds(Written(function), x, lambda name, module: None)[0]
+    assert exact * (1 - 1e-12) <= bound <= exact * (1 + 1e-6)
 
 
 def averaging(axes: int, mode: str = "zeros") -> nn.Module:
@@ -143,6 +192,7 @@ def test_layers_with_a_rule_of_their_own_are_asked():
     jump = ls.declare(lambda x: torch.where(x > 0, x, x / 2), upper=1.0, reason="slopes 1 and 1/2")
     certificate = ls.certify(Written(lambda x, f: f(x) + x, f=jump), (3,))
     assert certificate.upper == 2
+    assert (certificate.layers[0].kind, certificate.layers[0].rule) == ("Declared", "declared: slopes 1 and 1/2")
     sparse = ls.sparsify(ls.models.mlp(2, 2, width=4, depth=2), inputs=torch.randn(20, 2))[0]
     assert ls.certify(Written(lambda x, f: x + f(x), f=sparse), (2,)).upper == pytest.approx(2, abs=1e-3)
 
@@ -184,6 +234,16 @@ REFUSED = {
     "softplus": (F.softplus, "threshold=40"),
     "integers": (lambda x: x.long().float(), "jumps"),
     "half precision in between": (lambda x: x.half().float(), r"it rounds torch.float32 to torch.float16, in steps"),
+    "a product of two by einsum": (lambda x: torch.einsum("bi,bi->b", x, x), "both depend on the input"),
+    "a product of two by tensordot": (lambda x: torch.tensordot(x, x, 2), "both depend on the input"),
+    "a constant and two others": (
+        lambda x: torch.einsum("bi,ij,jk->bk", x, torch.ones(4, 4), torch.ones(4, 4)),
+        "one constant only",
+    ),
+    "a diagonal": (lambda x: torch.einsum("ii->i", x.view(2, 2)), "takes a diagonal"),
+    "an axis of size 1": (lambda x: torch.einsum("bi,i->b", x[:, :1], torch.ones(4)), "axis of size 1"),
+    "the spread of one entry": (lambda x: x.std(0), "divides the spread of 1 entries by 0"),
+    "distances": (lambda x: torch.cdist(x, torch.ones(1, 4)), "register_rule or lipspline.declare"),
     "an unknown operation": (lambda x: torch.special.bessel_j0(x), "no rule"),
     "integers that learn": (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -8, 7), "jumps"),
     "a branch on values": (lambda x: x if x.sum() > 0 else -x, "cannot trace"),
@@ -354,3 +414,24 @@ def test_zeros_between_two_convolutions_are_not_forgotten(monkeypatch):
         flow.Convolution, "border", property(lambda self: False, lambda self, value: None), raising=False
     )
     assert upper(_averages_and_differences, (32,)) < exact
+
+
+def test_nothing_is_printed_about_a_module_that_cannot_be_traced(capfd):
+    """torch writes its graph before it raises."""
+    refused = {
+        "a branch": (Written(lambda x: x if x.sum() > 0 else -x), (4,), "cannot trace"),
+        "an odd size": (Written(lambda x: F.pixel_unshuffle(x, 2)), (1, 3, 3), r"does not take .*\(1, 1, 3, 3\)"),
+    }
+    for model, shape, reason in refused.values():
+        with pytest.raises(ValueError, match=reason):
+            ls.certify(model, shape)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+def test_an_example_of_another_type_is_refused_where_it_must_run(dtype: torch.dtype):
+    example = torch.zeros(1, 3, dtype=dtype)
+    with pytest.raises(ValueError, match=rf"does not take inputs of shape \(1, 3\) and {dtype}"):
+        ls.certify(Written(lambda x, f: x + f(x), f=nn.Linear(3, 3)), example)
+    layer = nn.Linear(3, 2)
+    assert ls.certify(layer, example).upper == ls.certify(layer).upper

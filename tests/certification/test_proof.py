@@ -227,3 +227,44 @@ def test_certifying_leaves_the_model_alone():
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
     model(torch.randn(2, 3)).sum().backward()
+
+
+class Tripled(nn.Module):
+    def forward(self, x):
+        return 3 * x
+
+
+def test_a_bound_that_an_input_refutes_is_an_error():
+    """Vouched for, or by a rule of the user: what was seen is no less true."""
+    promised = declare(Tripled(), upper=2.0, reason="I believe so")
+    for model in (promised, nn.Sequential(promised), Averaged(promised, 0.5)):
+        assert 1.5 <= certify(model).upper <= 2
+        for shape in ((2,), torch.ones(1, 2)):
+            with pytest.raises(ValueError, match=r"was seen.* is too small: .*declared: I believe so"):
+                certify(model, shape)
+    assert certify(declare(Tripled(), upper=3.0, reason="3"), (2,)).lower == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("given", [3, (3.0,), (0, 2), "3", torch.ones(1, 3).numpy(), (torch.ones(1), torch.ones(1))])
+def test_what_is_no_shape_and_no_example_is_refused(given):
+    with pytest.raises(TypeError, match=r"input_shape must be the shape of one input without batch, such as \(3, 32"):
+        certify(nn.Linear(3, 3), given)
+
+
+def test_a_rule_that_gives_no_reason_is_told_so():
+    class Bare(nn.Module):
+        def forward(self, x):
+            return x
+
+    register_rule(Bare)(lambda layer: 1.0)
+    with pytest.raises(
+        ValueError, match=r"The rule for Bare .* gave 1.0 alone. Let it return the bound and the reason"
+    ):
+        certify(Bare())
+
+
+def test_torchscript_is_refused_with_a_way_out():
+    for make in (torch.jit.script, lambda model: torch.jit.trace(model, torch.ones(1, 3))):
+        for shape in (None, (3,), torch.ones(1, 3)):
+            with pytest.raises(ValueError, match=r"is of TorchScript.*Give certify the module that it was made from"):
+                certify(make(nn.Sequential(nn.Linear(3, 3), nn.ReLU())), shape)

@@ -5,7 +5,7 @@ import math
 from torch import nn
 
 from lipspline.certification.certificate import BoundProduct, add_up, multiply_up, root_sum_of_squares_up
-from lipspline.certification.inspection import number_of, row
+from lipspline.certification.inspection import REPEATS_ITS_MODULE, number_of, row
 from lipspline.certification.proof import Bound, ChildBounds, register_rule
 from lipspline.nn.combine import Averaged, Concatenated, Sum
 from lipspline.nn.inference import FoldedSpline, FreeKnotSpline
@@ -17,7 +17,7 @@ def _row(layer: nn.Sequential, bounds: ChildBounds) -> BoundProduct:
     return BoundProduct([bound for name, child in row(layer) for bound in bounds(name, child)])
 
 
-@register_rule(nn.DataParallel, nn.parallel.DistributedDataParallel, composite=True)
+@register_rule(*REPEATS_ITS_MODULE, composite=True)
 def _replicated(layer: nn.DataParallel, bounds: ChildBounds) -> BoundProduct:
     return bounds("", layer.module)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipspline.certification.certificate import multiply_up, root_up
 from lipspline.certification.flow import Flow
-from lipspline.certification.operations import MULTIPLIED, SILU, Call, constant_weight, operation, per_axis
+from lipspline.certification.operations import MULTIPLIED, NO_RULE, SILU, Call, constant_weight, operation, per_axis
 from lipspline.functional.matrices import spectral_norm_upper
 
 HARMLESS_THRESHOLD = 37.0  # where log(1 + exp(-x)) is less than half a unit in the last place of x in float64
@@ -122,6 +122,24 @@ def _sum(call: Call) -> Flow:
     kept = flow if mean and call["keepdim"] else None
     reason = f"{'mean' if mean else 'sum'} of {count} entries"
     return call.stretched(flow, min(gain, 1.0) if mean else gain, reason, mean_of=kept)
+
+
+@operation("aten.std")
+def _std(call: Call) -> Flow:
+    """The length of what is left without the mean, divided by the root of n, or of n - 1."""
+    flow, (shape, _) = call.input(), call.outputs[0]
+    count = math.prod(flow.shape) // max(math.prod(shape), 1)
+    correction = float(bool(call["unbiased"])) if "unbiased" in call.arguments else call["correction"]
+    left = count - (1.0 if correction is None else float(correction))
+    if not left > 0:
+        raise ValueError(f"it divides the spread of {count} entries by {max(left, 0):g}")
+    gain = math.nextafter(1 / math.nextafter(math.sqrt(left), 0), math.inf)
+    return call.stretched(flow, gain, f"spread of {count} entries")
+
+
+@operation("aten.bilinear", "aten.addcmul", "aten.addcdiv", "aten.baddbmm", "aten.cdist")
+def _products(call: Call) -> Flow:
+    raise ValueError(MULTIPLIED if len(call.flows) > 1 else NO_RULE)
 
 
 @operation("aten.softmax", "aten._softmax")
@@ -304,11 +322,10 @@ _refuse(
 )
 _refuse(
     MULTIPLIED,
-    "scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu bilinear glu addcmul addcdiv baddbmm "
-    "prod einsum cdist cosine_similarity dot outer",
+    "scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu glu prod cosine_similarity",
 )
 _refuse(
-    "it jumps",
+    "it jumps. Functions with kinks are known as relu, leaky_relu, clamp, abs, maximum and minimum",
     "round floor ceil trunc sign sgn heaviside hardshrink threshold threshold_ eq ne lt le gt ge where argmax argmin "
     "quantize_per_tensor quantize_per_channel fake_quantize_per_tensor_affine fake_quantize_per_channel_affine "
     "bucketize searchsorted fmod remainder floor_divide one_hot bernoulli nonzero isnan logical_not masked_fill",
@@ -316,5 +333,5 @@ _refuse(
 _refuse(
     "its slope has no bound (it grows with the input, or near zero)",
     "exp exp2 expm1 pow square sqrt rsqrt reciprocal log log2 log10 log1p tan sinh cosh cumprod xlogy asin acos acosh "
-    "atanh var std var_mean logit erfinv",
+    "atanh var var_mean logit erfinv",
 )

@@ -4,10 +4,13 @@ The module is copied, with the very weights it multiplies with, and traced for i
 on the input is computed as torch computes it. The bound holds for inputs of this shape, in eval mode.
 """
 
+import io
+import logging
 import operator
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,14 +19,16 @@ import torch
 from torch import Tensor, nn
 from torch.fx.node import map_arg
 
-from lipspline.certification import functions, moves  # noqa: F401 (they register rules)
+from lipspline.certification import contractions, functions, moves  # noqa: F401 (they register rules)
 from lipspline.certification.certificate import LayerBound
 from lipspline.certification.flow import CHEAP, Flow, Multiple, joint_upper
-from lipspline.certification.operations import OPERATIONS, Call
+from lipspline.certification.operations import NO_RULE, OPERATIONS, Call
 from lipspline.nn.fold import freeze
 
-LeafBound = Callable[[str, nn.Module], float | None]
+LeafBound = Callable[[str, nn.Module], LayerBound | None]
 """`(name, module)` -> the bound of a module that has a rule of its own here, or None to look into it."""
+
+_Row = tuple[Any, str, str, Flow]  # an operation, its kind, the reason of its bound, and what it returns
 
 
 class NoOperationRule(ValueError):
@@ -43,17 +48,18 @@ def graph_bounds(model: nn.Module, example: Tensor, leaf: LeafBound) -> tuple[fl
         network's input to there; and the output for the example.
     """
     frozen = freeze(model)
+    output = _run(frozen, example)
     leaves = _cut_leaves(frozen, example, leaf)
-    program, output = _traced(frozen, example, checked=not leaves)
+    program = _traced(frozen, example, None if leaves else output)
     upper, rows = walked(program.graph, _constants(program), example, leaves)
     return upper, rows, output
 
 
 def walked(
-    graph: torch.fx.Graph, values: dict[Any, Any], example: Tensor, leaves: dict[int, float]
+    graph: torch.fx.Graph, values: dict[Any, Any], example: Tensor, leaves: dict[int, LayerBound]
 ) -> tuple[float, list[LayerBound]]:
     """The bound of a graph of operations, and its rows; `values` has the constants among its inputs, by node."""
-    rows: list[tuple[Any, str, Flow]] = []
+    rows: list[_Row] = []
     result: Any = None
     with torch.no_grad():
         for node in graph.nodes:
@@ -79,8 +85,8 @@ def _is_known(flow: Flow) -> bool:
     return "upper" in vars(flow) or cheap
 
 
-def _row(node: Any, reason: str, flow: Flow) -> LayerBound:
-    return LayerBound(_module_of(node), str(node.target).rsplit(".", 1)[0].removeprefix("aten."), reason, flow.upper)
+def _row(node: Any, kind: str, reason: str, flow: Flow) -> LayerBound:
+    return LayerBound(_module_of(node), kind, reason, flow.upper)
 
 
 def _flat(value: Any) -> list[Any]:
@@ -89,10 +95,38 @@ def _flat(value: Any) -> list[Any]:
     return [x for v in value for x in _flat(v)] if isinstance(value, (list, tuple)) else [value]
 
 
-def _traced(model: nn.Module, example: Tensor, *, checked: bool) -> tuple[Any, Tensor]:
-    """The program of a module, without operations in place."""
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
+@torch.no_grad()
+def _run(model: nn.Module, example: Tensor) -> Any:
+    """What the module returns for the example; an error if it does not take it."""
+    try:
+        return model(example.clone())
+    except Exception as error:
+        what = f"inputs of shape {tuple(example.shape)} and {example.dtype}"
+        raise NoOperationRule(
+            f"The model does not take {what} ({type(error).__name__}: {error}). Give input_shape, the shape of one "
+            f"input without batch, or an example with batch."
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without warnings, and without what torch prints about a module that it cannot trace."""
+    handlers = list(logging.getLogger("torch").handlers)
+    silent = logging.Filter("lipspline")
+    for handler in handlers:
+        handler.addFilter(silent)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(silent)
+
+
+def _traced(model: nn.Module, example: Tensor, output: Any) -> Any:
+    """The program of a module, without operations in place; it must compute `output`, unless that is None."""
+    with _quiet(), torch.no_grad():
         try:
             exported = torch.export.export(model, (example.clone(),), strict=False)
         except Exception as error:
@@ -101,8 +135,7 @@ def _traced(model: nn.Module, example: Tensor, *, checked: bool) -> tuple[Any, T
                 f"torch.export cannot trace this module ({type(error).__name__}: {line[0] if line else ''}), so that "
                 f"certify cannot see what it computes. Branches that depend on values of tensors are the usual reason."
             ) from error
-        output = model(example.clone()) if checked else example
-        if checked:
+        if output is not None:
             _check_same(output, exported.module()(example.clone()))
         program = exported.run_decompositions({}) if _writes(exported) else exported
     signature = program.graph_signature
@@ -112,7 +145,7 @@ def _traced(model: nn.Module, example: Tensor, *, checked: bool) -> tuple[Any, T
             f"The module changes its own state ({', '.join(map(str, changed))}) when it runs, so that it is another "
             f"function at each call."
         )
-    return program, output
+    return program
 
 
 def _writes(program: Any) -> bool:
@@ -148,7 +181,7 @@ def _constants(program: Any) -> dict[Any, Any]:
     return values
 
 
-def _evaluated(node: Any, values: dict[Any, Any], rows: list[tuple[Any, str, Flow]], leaves: dict[int, float]) -> Any:
+def _evaluated(node: Any, values: dict[Any, Any], rows: list[_Row], leaves: dict[int, LayerBound]) -> Any:
     """The value of a node: computed if it is constant, bounded if it depends on the input."""
     arguments = map_arg(node.args, lambda n: values[n])
     options = map_arg(node.kwargs, lambda n: values[n])
@@ -166,18 +199,20 @@ def _evaluated(node: Any, values: dict[Any, Any], rows: list[tuple[Any, str, Flo
     if "_assert" in name or name in ("aten.sym_size", "aten.sym_constrain_range_for_size"):
         return None
     call = Call(name, _by_name(node.target, arguments, options), _outputs(node), node.target)
+    kind = name.removeprefix("aten.")
     try:
         if name == "lipspline.certified_layer":
-            result = call.stretched(call["x"], leaves[call["index"]], "rule of its class")
+            known = leaves[call["index"]]
+            kind, result = known.kind, call.stretched(call["x"], known.upper, known.rule)
         elif name not in OPERATIONS:
-            raise ValueError("certify has no rule for this operation, and will not guess one")
+            raise ValueError(NO_RULE)
         else:
             result = OPERATIONS[name](call)
     except ValueError as error:
         raise NoOperationRule(f"{_where(node)}: {error}.".replace("..", ".")) from None
     flow = next((f for f in (result if isinstance(result, list) else [result]) if isinstance(f, Flow)), None)
     if flow is not None and call.reason and not call.reason.startswith("moves"):
-        rows.append((node, call.reason, flow))
+        rows.append((node, kind, call.reason, flow))
     return result
 
 
@@ -225,17 +260,17 @@ _library.define("certified_layer(Tensor x, int index, int[] shape) -> Tensor")
 torch.library.register_fake("lipspline::certified_layer", lambda x, index, shape: x.new_empty(shape), lib=_library)
 
 
-def _cut_leaves(model: nn.Module, example: Tensor, leaf: LeafBound) -> dict[int, float]:
+def _cut_leaves(model: nn.Module, example: Tensor, leaf: LeafBound) -> dict[int, LayerBound]:
     """Put one operation, `lipspline.certified_layer`, in the place of each module that has a bound of its own."""
-    bounds: dict[int, float] = {}
+    bounds: dict[int, LayerBound] = {}
     found: dict[int, nn.Module] = {}
     inside: tuple[str, ...] = ()
     for name, module in model.named_modules():
         if inside and name.startswith(inside):
             continue
-        upper = leaf(name, module)
-        if upper is not None:
-            bounds[len(found)] = upper
+        bound = leaf(name, module)
+        if bound is not None:
+            bounds[len(found)] = bound
             found[len(found)] = module
             inside = (*inside, f"{name}.")
     if not found:

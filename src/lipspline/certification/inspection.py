@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.nn.utils import parametrize
+from torch.optim.swa_utils import AveragedModel
 
 from lipspline._infra import checks
 from lipspline.nn.fold import class_before, depends_on_mode, weights_as_run
@@ -25,6 +26,7 @@ _DECIDES_WHAT_RUNS = (
     *("__iter__", "__getattr__", "__getattribute__", "_modules", "_forward_hooks", "_forward_pre_hooks"),
 )
 _DEPENDS_ON_MODE = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.RReLU)
+REPEATS_ITS_MODULE = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
 _Methods = (types.FunctionType, types.BuiltinFunctionType, classmethod, staticmethod, property)
 
 
@@ -38,7 +40,11 @@ def class_that_runs(module: nn.Module, *, within_eval: bool) -> type[nn.Module]:
     if not isinstance(module, nn.Module):
         raise ValueError(
             f"is no nn.Module but a {type(module).__name__}, of which certify knows nothing. "
-            f"Vouch for a bound with lipspline.declare."
+            f"Vouch for a bound with lipspline.declare. (Of a program of torch.export, give its .module().)"
+        )
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ValueError(
+            "is of TorchScript, which certify cannot look into. Give certify the module that it was made from."
         )
     kind = class_before(module)
     _check_hooks(module)
@@ -57,6 +63,18 @@ def compiled_from(module: nn.Module) -> nn.Module | None:
     if not hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable"):
         raise ValueError("was compiled, but its forward was replaced afterwards. Compile it again.")
     return module._orig_mod  # type: ignore[return-value]
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module within wrappers of torch that compute what it computes; an error if one does something beside."""
+    try:
+        inner = compiled_from(model)
+        if inner is None and type(model) in REPEATS_ITS_MODULE:
+            class_that_runs(model, within_eval=False)
+            inner = model.module
+    except ValueError as error:
+        raise ValueError(f"The {type(model).__name__} {error}") from None
+    return unwrapped(inner) if isinstance(inner, nn.Module) else model
 
 
 def _check_hooks(module: nn.Module) -> None:

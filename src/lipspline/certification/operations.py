@@ -77,6 +77,10 @@ MULTIPLIED = (
     "it multiplies (or compares) two tensors that both depend on the input, so that its Lipschitz constant grows with "
     "the input. Attention, gates and normalisation by the input are of this kind"
 )
+NO_RULE = (
+    "certify has no rule for this operation, and will not guess one. Put it into a module of its own, and give that "
+    "a bound by lipspline.register_rule or lipspline.declare"
+)
 Rule = Callable[[Call], "Flow | list[Flow | None] | Tensor"]
 OPERATIONS: dict[str, Rule] = {}
 
@@ -96,14 +100,14 @@ def operation(*names: str) -> Callable[[Rule], Rule]:
 
 @operation("aten.linear")
 def _linear(call: Call) -> Flow:
-    return _dense(call, call["input"], constant_weight(call["weight"]))
+    return dense(call, call["input"], constant_weight(call["weight"]))
 
 
 @operation("aten.addmm")
 def _addmm(call: Call) -> Flow:
     if call["beta"] not in (None, 1) or call["alpha"] not in (None, 1) or isinstance(call["self"], Flow):
         raise ValueError("addmm is known only as bias + input @ weight.")
-    return _dense(call, call["mat1"], constant_weight(call["mat2"]).mT)
+    return dense(call, call["mat1"], constant_weight(call["mat2"]).mT)
 
 
 @operation("aten.mm", "aten.matmul", "aten.bmm", "aten.mv")
@@ -112,7 +116,7 @@ def _matmul(call: Call) -> Flow:
     if isinstance(first, Flow) and isinstance(second, Flow):
         raise ValueError(MULTIPLIED)
     if isinstance(first, Flow) and second.ndim == 2 and len(first.shape) >= 2:
-        return _dense(call, first, constant_weight(second).mT)
+        return dense(call, first, constant_weight(second).mT)
     flow, weight = (first, second) if isinstance(first, Flow) else (second, first)
     weight = constant_weight(weight)
     if weight.ndim < 2:
@@ -123,7 +127,7 @@ def _matmul(call: Call) -> Flow:
     return call.stretched(flow, multiply_up(norm, copies), "largest singular value")
 
 
-def _dense(call: Call, flow: Flow, weight: Tensor) -> Flow:
+def dense(call: Call, flow: Flow, weight: Tensor) -> Flow:
     if not isinstance(flow, Flow):
         raise ValueError("its weight depends on the input, so that its Lipschitz constant grows with the input")
     if weight.ndim != 2:

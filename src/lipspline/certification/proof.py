@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lipspline._infra import checks
 from lipspline.certification.certificate import EVERY_SIZE, BoundProduct, Certificate, LayerBound
 from lipspline.certification.graph import NoOperationRule, as_example, graph_bounds
-from lipspline.certification.inspection import as_it_runs, class_that_runs, compiled_from
+from lipspline.certification.inspection import as_it_runs, class_that_runs, compiled_from, unwrapped
 from lipspline.certification.search import estimate_lower
 from lipspline.nn.blocks import ConvexPotential
 from lipspline.nn.fold import class_before
@@ -113,8 +113,8 @@ def certify(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None = Non
     branches, concatenations and operations that are no layers are known then. Given an example instead of a shape, both
     are done where possible, and the smaller bound is returned.
 
-    Models wrapped by `torch.compile`, `nn.DataParallel` or `DistributedDataParallel` are looked into. The model is not
-    changed.
+    Models wrapped by `torch.compile`, `nn.DataParallel`, `DistributedDataParallel` or `AveragedModel` are looked into.
+    The model is not changed.
 
     Args:
         model: built of layers with a rule (`register_rule` adds one), or any module that `torch.export` can trace.
@@ -140,11 +140,12 @@ def certify(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None = Non
             "certify was called within torch.autocast, where layers run with rounded weights that it does not see. "
             "Leave the context, or certify a model converted with .to(torch.bfloat16)."
         )
+    _check_input(input_shape)
     try:
         layers = _bounds("", model, (), within_eval=not model.training if isinstance(model, nn.Module) else False)
         certificate = Certificate(layers.upper, tuple(layers))
     except _InLayer as error:
-        if input_shape is None or not isinstance(model, nn.Module):
+        if input_shape is None or not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
             raise
         certificate = _certified_graph(model, input_shape, instead_of=error)
     else:
@@ -156,8 +157,19 @@ def certify(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None = Non
             certificate = traced if traced.upper < certificate.upper else certificate
     if input_shape is not None:
         lower = _lower(model, input_shape, traced=certificate.valid_for != EVERY_SIZE)
+        _check_not_refuted(model, certificate.upper, lower)
         certificate = replace(certificate, lower=lower)
     return replace(certificate, valid_for=certificate.valid_for + _rounding(model, input_shape))
+
+
+def _check_input(given: object) -> None:
+    one_shape = isinstance(given, (tuple, list)) and all(isinstance(size, int) and size > 0 for size in given)
+    if given is not None and not one_shape and not isinstance(given, Tensor):
+        said = f"a {type(given).__name__}" if hasattr(given, "__array__") else repr(given)
+        raise TypeError(
+            f"input_shape must be the shape of one input without batch, such as (3, 32, 32), or an example with batch, "
+            f"a tensor, but is {said}. (A model with several inputs needs a module around it that takes one.)"
+        )
 
 
 def _rounding(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None) -> str:
@@ -182,10 +194,22 @@ def _lower(model: nn.Module, input_shape: tuple[int, ...] | Tensor, *, traced: b
         raise
 
 
+def _check_not_refuted(model: nn.Module, upper: float, lower: float | None) -> None:
+    """What was seen is true, whoever gave the bound."""
+    if lower is None or lower <= upper:
+        return
+    words = [_leaf_bound(name, part) for name, part in unwrapped(model).named_modules() if _is_on_your_word(part)]
+    named = "; ".join(f"{word.name or 'the model'}: {word.rule}" for word in words if word is not None)
+    raise ValueError(
+        f"The network stretches by {lower:.9g}, which was seen, so that the bound {upper:.9g} is wrong. "
+        + (f"One of these, given by declare or register_rule, is too small: {named}." if named else "Please report it.")
+    )
+
+
 def _certified_graph(
     model: nn.Module, input_shape: tuple[int, ...] | Tensor, *, instead_of: ValueError | None
 ) -> Certificate:
-    model = _unwrapped(model)
+    model = unwrapped(model)
     example = as_example(model, input_shape)
     try:
         upper, rows, _ = graph_bounds(model, example, _leaf_bound)
@@ -196,26 +220,20 @@ def _certified_graph(
     return Certificate(upper, tuple(rows), valid_for=f"inputs of shape {tuple(example.shape)}")
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
-    """The module within wrappers that change nothing."""
-    while True:
-        inner = compiled_from(model)
-        if inner is None and type(model) in (nn.DataParallel, nn.parallel.DistributedDataParallel):
-            inner = model.module
-        if not isinstance(inner, nn.Module):
-            return model
-        model = inner
-
-
-def _leaf_bound(name: str, module: nn.Module) -> float | None:
+def _leaf_bound(name: str, module: nn.Module) -> LayerBound | None:
     """The bound of a module whose class has a rule that was registered by its author, or that is opaque otherwise."""
+    if not _is_on_your_word(module) and class_before(module) not in _OPAQUE:
+        return None
+    bounds = _bounds(name, module, (), within_eval=False)
+    kind, rule = class_before(module).__name__, ", then ".join(dict.fromkeys(bound.rule for bound in bounds))
+    return LayerBound(name, kind, rule, bounds.upper)
+
+
+def _is_on_your_word(module: nn.Module) -> bool:
+    """Whether the bound of a module is the user's, by `declare` or by `register_rule`."""
     entry = _RULES.get(class_before(module))
-    if entry is None:
-        return None
-    ours = entry.rule.__module__.startswith("lipspline.certification.") and class_before(module) is not Declared
-    if ours and class_before(module) not in _OPAQUE:
-        return None
-    return _bounds(name, module, (), within_eval=False).upper
+    ours = entry is None or entry.rule.__module__.startswith("lipspline.certification.")
+    return not ours or class_before(module) is Declared
 
 
 _OPAQUE: set[type[nn.Module]] = {FreeKnotSpline, InferenceConv2d, ConvexPotential, UnrolledRidge}
@@ -272,10 +290,15 @@ def _bounds(name: str, module: nn.Module, above: tuple[nn.Module, ...], *, withi
         ) from error
     if isinstance(result, BoundProduct):
         return result
-    upper, reason = result
+    upper, reason = result if isinstance(result, tuple) and len(result) == 2 else (result, "")
     if not isinstance(upper, (int, float)) or not upper >= 0:
         raise _InLayer(
             f"The rule for {kind.__name__} (layer {name or 'itself'!r}) gave {upper!r}, which bounds nothing."
+        )
+    if not reason:
+        raise _InLayer(
+            f"The rule for {kind.__name__} (layer {name or 'itself'!r}) gave {upper!r} alone. Let it return the bound "
+            f"and the reason in a few words."
         )
     return BoundProduct([LayerBound(name, kind.__name__, reason, float(upper))])
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lipspline._infra import checks
+from lipspline.certification.inspection import unwrapped
 from lipspline.nn.fold import freeze
 
 LARGE = 2**16  # entries of an input of which one has to be enough
@@ -33,7 +34,7 @@ def estimate_lower(
         0.500
     """
     checks.at_least("steps", steps, 1)
-    model = freeze(model)
+    model = freeze(unwrapped(model))
     if inputs is None:
         shape = _one_input(input_shape, _guess(model))
         several = 4 if math.prod(shape) <= LARGE else 1

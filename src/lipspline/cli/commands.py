@@ -5,8 +5,9 @@ import json as jsonlib
 import math
 import shlex
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -20,9 +21,11 @@ from lipspline import kernels
 from lipspline._infra.memory import keep_memory
 from lipspline._infra.progress import bars
 from lipspline.certification import estimate_lower
+from lipspline.certification.graph import as_example
 from lipspline.cli.program import Device, Json, Seed, Threads, err, out, show, start, translated
 from lipspline.formats.output import Output, versions
 from lipspline.imaging.denoise import denoise_file
+from lipspline.networks.inference import ROUNDING
 
 
 def denoise(
@@ -293,14 +296,39 @@ def certify(
         certificate = lipspline.certify(network, _example(network, sizes))
     elif ".py:" in weights:
         network = _from_function(weights)
-        certificate = lipspline.certify(network, sizes)
+        certificate = _smaller_bound(network, sizes, lipschitz)
     else:
+        _check_is_a_network(Path(weights))
         network = lipspline.models.load(Path(weights))
         certificate = replace(lipspline.certify(network), lower=estimate_lower(network, sizes))
     show(jsonlib.loads(certificate.to_json()), str(certificate), json)
     if certificate.upper > lipschitz:
-        err.print(f"lipspline: the bound {certificate.upper:.9g} exceeds {lipschitz:g}.", style="red")
+        rounded = certificate.upper <= lipschitz * (1 + ROUNDING)
+        hint = " That may be the rounding of weights, which lipspline.plain(network) divides away." if rounded else ""
+        err.print(f"lipspline: the bound {certificate.upper:.9g} exceeds {lipschitz:g}.{hint}", style="red")
         raise typer.Exit(1)
+
+
+def _smaller_bound(network: nn.Module, sizes: tuple[int, ...] | None, lipschitz: float) -> lipspline.Certificate:
+    """The bound for inputs of every size, or, where it does not do, that for inputs of these sizes if it is smaller."""
+    try:
+        certificate = lipspline.certify(network, sizes)
+        if sizes is not None and certificate.upper > lipschitz:
+            traced = lipspline.certify(network, as_example(network, sizes))
+            certificate = replace(min(certificate, traced, key=lambda c: c.upper), lower=certificate.lower)
+    except SystemExit as error:
+        raise ValueError(f"The network ended the program (SystemExit: {error.code}) when it ran.") from error
+    return certificate
+
+
+def _check_is_a_network(path: Path) -> None:
+    if path.suffix == ".py":
+        raise ValueError(f"Write {path}:function, with the name of a function that returns the network.")
+    if path.suffix in (".pt", ".pth", ".ckpt", ".bin", ".pkl"):
+        raise ValueError(
+            f"{path.name}: weights alone do not say what network they belong to, and nothing is unpickled here. Write "
+            f"module.py:function, with a function that builds the network and loads them."
+        )
 
 
 def _sizes(shape: str | None) -> tuple[int, ...] | None:
@@ -327,6 +355,23 @@ def _example(network: nn.Module, sizes: tuple[int, ...] | None) -> Tensor:
     return torch.randn(stored[0] or 1, *sizes)
 
 
+@contextmanager
+def _users_code(path: Path, name: str) -> Iterator[None]:
+    """Whatever a file of the user does: its errors become one sentence, what it prints is no result."""
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame for frame in frames if Path(frame.filename).resolve() == path.resolve()]
+        at = f" (line {lines[-1].lineno}: `{lines[-1].line}`)" if lines else ""
+        said = f": {error}" if str(error) else ""
+        raise ValueError(
+            f"{path.name}:{name} ended with {type(error).__name__}{said}{at}. It must be a function without arguments "
+            f"that returns the network."
+        ) from error
+
+
 def _from_function(place: str) -> nn.Module:
     """Run a file of Python and call a function of it that returns a module."""
     file, _, name = place.rpartition(":")
@@ -337,11 +382,15 @@ def _from_function(place: str) -> nn.Module:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.modules.setdefault(path.stem, module)
+    sys.path.insert(0, str(path.parent))  # as python does for a script
+    with _users_code(path, name):
+        spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
         raise ValueError(f"{path.name} has no function {name!r}.")
-    network = function()
+    with _users_code(path, name):
+        network = function()
     if not isinstance(network, nn.Module):
         raise ValueError(f"{path.name}:{name} returned a {type(network).__name__}, not an nn.Module.")
     return network

@@ -10,6 +10,7 @@ from torch.nn.utils import parametrize
 from lipspline import kernels
 from lipspline._infra import checks
 from lipspline.certification import layer_bound
+from lipspline.certification.inspection import unwrapped
 from lipspline.nn.fold import fold
 from lipspline.nn.inference import InferenceConv2d, InferenceSequential
 
@@ -21,7 +22,8 @@ def plain(model: nn.Module) -> nn.Module:
     """Copy a model with all constraints folded in: ordinary layers and tables, the same outputs, certified.
 
     A layer whose rigorous bound exceeds its target by rounding is divided by that bound, so that a network built of
-    1-Lipschitz layers is certified <= 1, not 1.0000004. Layers without a constraint stay as they are.
+    1-Lipschitz layers is certified <= 1, not 1.0000004. Layers without a constraint stay as they are. What wraps the
+    whole model (`torch.compile`, `DistributedDataParallel`, ...) is taken off.
 
     The copy is for inference: convolutions run channels last and, where autograd is off, by Winograd's algorithm, and
     in an `nn.Sequential` a spline writes over what the layer before it has returned. Nothing that a caller can see is
@@ -34,6 +36,7 @@ def plain(model: nn.Module) -> nn.Module:
         >>> type(layer).__name__, certify(layer).upper <= 1
         ('Linear', True)
     """
+    model = unwrapped(model)
     targets = {
         name: constraint.lipschitz
         for name, layer in model.named_modules()
