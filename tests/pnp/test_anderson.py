@@ -180,6 +180,17 @@ def test_twenty_reconstructions_need_a_quarter_of_the_calls_for_the_same_fixed_p
     assert min(gains) >= 1 / 1.2
 
 
+@pytest.mark.parametrize("beta", [0.01, 0.03])
+def test_where_the_denoiser_has_little_weight_a_short_step_is_not_taken_for_the_end(distance, beta):
+    """The data are met at once, and what they leave open moves by at most 2β of its way in a step."""
+    tol, x = 2e-4, phantom(32, 0)
+    H = MRI(cartesian_mask(32, 3, 0.125, seed=0))
+    denoiser = haar_frame(0.05, levels=2)
+    solution = fbs(H.forward(x), H, denoiser, beta, tol=tol, accelerate=True)
+    assert solution.converged
+    assert distance(solution, H.forward(x), H, denoiser, beta, tol) <= 10
+
+
 def blobs(size: int, seed: int) -> torch.Tensor:
     """Smooth blobs, edges and texture: another kind of image than `phantom`, in [0, 1]."""
     generator = torch.Generator().manual_seed(seed)

@@ -172,3 +172,21 @@ def test_the_phase_of_complex_images_does_not_change_their_scores():
 def test_tuning_needs_a_trial():
     with pytest.raises(ValueError, match="max_trials must be at least 1, but is 0"):
         tune([ValidationProblem(DATA, DIAGONAL, DATA)], {5.0: nn.ReLU()}, max_trials=0)
+
+
+class TestOperators:
+    def test_an_image_denoiser_on_vectors_is_refused_in_a_sentence(self):
+        with pytest.raises(ValueError, match=r"fails on images of shape \(1, 2\).*wrap the denoiser with a reshape"):
+            fbs(DATA, DIAGONAL, zoo("lls", noise=15))
+
+    def test_a_bound_on_the_norm_that_is_far_too_large_is_warned_of(self, monkeypatch):
+        """Steps that are 2500 times too short look like convergence."""
+        H = Matrix(torch.eye(2))
+        monkeypatch.setattr(Matrix, "norm_bounds", lambda self: (0.0, 50.0))
+        with pytest.warns(UserWarning, match=r"at most 50, .*more than 1\. .*2\.5e\+03 times too short"):
+            fbs(DATA, H, nn.ReLU(), max_steps=3)
+
+    def test_a_bound_that_is_tight_is_not_warned_of(self, monkeypatch, recwarn):
+        monkeypatch.setattr(Matrix, "norm_bounds", lambda self: (0.0, 1.0))
+        fbs(DATA, Matrix(torch.eye(2)), nn.ReLU(), max_steps=3)
+        assert not recwarn.list

@@ -137,6 +137,7 @@ def solve(
             max_steps=max_steps,
             nonexpansive=guarantee,
             accelerator=Anderson() if accelerate else None,
+            pace=1 - setting.contraction * (1 - 2 * setting.beta),  # of x, where the data say nothing
             magnitude=magnitude,
             round_off=functools.cache(lambda: setting.beta * denoiser_round_off(denoiser, first)),
             progress=progress,

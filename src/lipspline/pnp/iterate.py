@@ -130,6 +130,7 @@ def iterate(
     max_steps: int,
     nonexpansive: bool = True,
     accelerator: Anderson | None = None,
+    pace: float = 1.0,
     magnitude: Tensor | None = None,
     round_off: Callable[[], Tensor] | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -139,7 +140,9 @@ def iterate(
     With an accelerator, `T(x)` must also lie within `4 tol ‖x‖` of the fixed point, as far as can be told from two
     calls: the length of the next step and, if steps go on shrinking as the residual has of late, of all that follow.
     Plain steps do not tell: they can be short because they are slow. If that takes three times as many calls again as
-    the residual took to fall below the tolerance, the problem is too ill-conditioned, and the residual decides.
+    the residual took to fall below the tolerance, the problem is too ill-conditioned, and the residual decides. Where
+    plain steps go at most `pace < 1/4` of the way, the residual alone says that `T(x)` is not that near as long as it
+    exceeds `4 pace tol ‖x‖`, and has to fall below that.
 
     Args:
         fixed_point_map: `T(x, rows)`, applied to the images `rows` that are still running.
@@ -148,6 +151,7 @@ def iterate(
         nonexpansive: `T` is known to be nonexpansive, so two iterates that it drives apart refute this and stop the
             image. Otherwise only a step 1e6 times longer than the first stops it.
         accelerator: proposes bolder steps than the plain one; see `Anderson`.
+        pace: the largest part of the way to the fixed point that a plain step goes in the slow directions.
         magnitude: norms `(B,)` of what `T` adds up, where that is more than `‖x‖`: by this round-off is judged.
         round_off: bounds `(B,)` on the round-off of one call of `T`, asked for when a map that is known to be
             nonexpansive seems not to be, before it is accused.
@@ -166,8 +170,9 @@ def iterate(
         rows = running.nonzero().squeeze(1)
         return x.index_copy(0, rows, fixed_point_map(x[rows], rows))
 
-    state = _State(start, evaluate, tol, nonexpansive, magnitude, round_off)
-    clock = Clock(tol, max_steps, progress, 1.0 if accelerator is None else PATIENCE)
+    shortness = 1.0 if accelerator is None or pace <= 0 else min(1.0, ESTIMATED_DISTANCE * pace)
+    state = _State(start, evaluate, tol, shortness, nonexpansive, magnitude, round_off)
+    clock = Clock(tol * shortness, max_steps, progress, 1.0 if accelerator is None else PATIENCE)
     while True:
         candidate, bold = state.image, torch.zeros_like(state.running)
         if accelerator is not None:
@@ -192,12 +197,13 @@ class _State:
         start: Tensor,
         evaluate: Callable[[Tensor, Tensor], Tensor],
         tol: float,
+        shortness: float,
         nonexpansive: bool,
         magnitude: Tensor | None,
         round_off: Callable[[], Tensor] | None,
     ):
         self._round_off = round_off
-        self.tol, self.nonexpansive, self.calls = tol, nonexpansive, 1
+        self.tol, self.shortness, self.nonexpansive, self.calls = tol, shortness, nonexpansive, 1
         self.runs = [ImageRun(tol) for _ in start]
         self.running = torch.ones(len(start), dtype=torch.bool, device=start.device)
         mapped = evaluate(start, self.running)
@@ -221,7 +227,7 @@ class _State:
         round-off.
         """
         near = torch.maximum(self.tol * self._size(), self._floor)
-        settled = self.running & (self.change <= near)
+        settled = self.running & (self.change <= torch.maximum(self.shortness * near, self._floor))
         if bold is not None:
             shrink = torch.tensor([decay(run.residuals) for run in self.runs], device=candidate.device)
             known = bold | torch.tensor([len(run.residuals) > RECENT for run in self.runs], device=candidate.device)

@@ -1,0 +1,100 @@
+"""What the pages tell a reader to type can be typed: names, commands with their options, recipes, and programs."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+
+import lipspline as ls
+from lipspline import cli
+from lipspline.benchmarks.suites import SUITES
+from lipspline.paper.recipe import shipped
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+COMMAND = re.compile(r"^(?:[A-Z_]+=\S+ )*lipspline ([^\n#]+)|`lipspline ([^`\n]+)`", re.MULTILINE)
+PROGRAM = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BINDING = "import lipspline as ls"
+
+
+def commands(text: str) -> list[str]:
+    """The command lines of a page, in blocks and within sentences, without their comments."""
+    return [(block or inline).strip() for block, inline in COMMAND.findall(text)]
+
+
+def complaint(line: str) -> str | None:
+    """Why the command line refuses these arguments; None if it takes them. Nothing is run.
+
+    A sentence may name a command without its arguments.
+    """
+    command: Any = typer.main.get_command(cli.app)
+    words = shlex.split(line.replace("...", "IN OUT"))
+    while words and not words[0].startswith("-") and hasattr(command, "commands"):
+        if words[0] not in command.commands:
+            return f"there is no command {words[0]}"
+        command, words = command.commands[words[0]], words[1:]
+    try:
+        command.make_context("lipspline", words, resilient_parsing=not words or words == ["--version"])
+    except Exception as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page.read_text())], ids=lambda page: page.name)
+def test_commands_on_a_page_are_taken(page: Path):
+    assert [(line, said) for line in commands(page.read_text()) if (said := complaint(line))] == []
+
+
+def test_the_check_of_commands_sees_what_it_should():
+    """Proof that the test above can fail."""
+    text = "```bash\nX=1 lipspline lab --port 1  # here\n```\nand `lipspline denoise a b --nose 3`, `lipspline paint`\n"
+    assert commands(text) == ["lab --port 1", "denoise a b --nose 3", "paint"]
+    assert [bool(complaint(line)) for line in commands(text)] == [False, True, True]
+
+
+def test_recipes_and_suites_that_pages_name_exist():
+    lines = {line for page in PAGES for line in commands(page.read_text())}
+    named = {words[1] for line in lines if (words := line.split())[0] in {"reproduce", "train"} and len(words) > 1}
+    recipes = {name for name in named if not name.startswith("-") and not name.endswith((".toml", "/"))} - {"all"}
+    assert recipes <= set(shipped())
+    assert {word for line in lines if line.startswith("bench ") for word in line.split()[1:]} - {"--json"} <= set(
+        SUITES
+    )
+
+
+def test_names_that_pages_write_exist():
+    """In a process of its own: elsewhere another import may have put them there."""
+    written = {name for page in PAGES for name in re.findall(r"\bls\.(\w+(?:\.\w+)*)", page.read_text())}
+    assert len(written) > 40
+    program = f"{BINDING}\nfrom operator import attrgetter\nfor name in {sorted(written)}: attrgetter(name)(ls)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+NEEDS = {"adapters.md": ("scipy", "sigpy", "deepinv")}
+"""Modules without which the programs of a page are not run."""
+
+
+def given() -> dict[str, object]:
+    """What programs that begin in the middle take for granted."""
+    H = ls.operators.MRI(ls.operators.cartesian_mask(256, acceleration=4))
+    noisy = torch.rand(1, 1, 32, 32)
+    y = H.forward(torch.zeros(1, 1, 8, 256))
+    return {"torch": torch, "noisy": noisy, "y": y, "denoiser": ls.models.zoo("lls", noise=15)}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES[1:] if PROGRAM.search(page.read_text())], ids=lambda p: p.name)
+def test_the_programs_of_a_page_run_one_after_the_other(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for module in NEEDS.get(page.name, ()):
+        pytest.importorskip(module)
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    names = given()
+    for program in PROGRAM.findall(page.read_text()):
+        exec(compile(program, page.name, "exec"), names)  # noqa: S102
