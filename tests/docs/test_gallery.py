@@ -1,6 +1,7 @@
 """Every script of the gallery runs, and a page shows what its script says, prints and draws."""
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -11,15 +12,16 @@ import yaml
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SCRIPTS = sorted((DOCS / "gallery").glob("*.py"))
+AT_MOST_ONE = r"Lipschitz constant <= (1\.0|0\.99999\d+)\n"  # the last digits are those of the processor
 SAYS = {
-    "build_a_network": "<= Lipschitz constant <= 1.000000",
-    "certify": "Lipschitz constant <= 0.99999",
+    "build_a_network": rf"[\d.]+ <= {AT_MOST_ONE}",
+    "certify": AT_MOST_ONE,
     "learn_an_activation": "learned splines  mean square error",
-    "reconstruct_ct": "[eq:EstForward]       ‖Hx1 - Hx2‖ <= c ‖y1 - y2‖, c = 1",
+    "reconstruct_ct": re.escape("[eq:EstForward]       ‖Hx1 - Hx2‖ <= c ‖y1 - y2‖, c = 1"),
     "reconstruct_mri": "1 of 1 images converged",
-    "train_a_denoiser": "Lipschitz constant <= 0.99999",
-    "use_with_deepinv": "deepinv cannot be imported here",
-    "wasserstein_distance": "learned potential: 1.4",
+    "train_a_denoiser": AT_MOST_ONE,
+    "use_with_deepinv": "deepinv cannot be imported here|the same data: True",
+    "wasserstein_distance": r"learned potential: 1\.4",
 }
 
 
@@ -29,8 +31,7 @@ def test_every_script_runs_and_says_what_it_should(script: Path, gallery_cells):
     pytest.importorskip("skimage")
     ran = list(gallery_cells.run(script))
     printed = "".join(outcome.printed for _, outcome in ran)
-    expected = SAYS[script.stem]
-    assert expected in printed or (script.stem == "use_with_deepinv" and "the same data: True" in printed)
+    assert re.search(SAYS[script.stem], printed), printed
     assert ran[0][0].text.startswith("# ")
     assert all("plt." not in cell.code or outcome.figures for cell, outcome in ran)
 

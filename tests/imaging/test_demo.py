@@ -21,7 +21,7 @@ def shipped(monkeypatch, tmp_path):
     for (name, _), path in files.items():
         models.save(models.denoiser(name, channels=4, depth=2), path, {"noise": 15})
     monkeypatch.setattr(denoisers, "available", lambda: files)
-    scans = demo.demo_scans(32)
+    scans = demo.demo_scans(24)
     monkeypatch.setattr(demo, "demo_scans", lambda: scans)
 
 
@@ -58,10 +58,10 @@ def test_scans_of_the_full_size_are_those_of_the_images():
     assert int(mri.undersampling.of((256, 256)).sum()) == 64
 
 
-@pytest.mark.parametrize("title", list(demo.demo_scans(64)))
+@pytest.mark.parametrize("title", list(demo.demo_scans(48)))
 def test_with_the_priors_that_ship_the_last_is_far_above_the_data_alone_and_proven(title):
-    """A quarter of the size of the demo."""
-    found = demo.compare(title, demo.demo_scans(64)[title], lambda *_: None)
+    """A fifth of the size of the demo."""
+    found = demo.compare(title, demo.demo_scans(48)[title], lambda *_: None)
     document = found.document()
     best = document["methods"][-1]
     assert best["psnr"] > document["direct"]["psnr"] + 1

@@ -1,13 +1,13 @@
 """What `lipspline inspect` says of a file."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import sample_files
+from lipspline import cli
 from lipspline.formats import nifti
 from lipspline.formats.volume import Volume
 from lipspline.imaging.inspection import inspect_file
@@ -69,10 +69,8 @@ def test_nothing_recognised_says_why_and_ends_with_1(tmp_path):
 
 def test_the_command_prints_one_document(tmp_path):
     path = sample_files.write_npy(tmp_path / "k.npy", sample_files.single_coil() + 1)  # no point is exactly zero
-    done = subprocess.run(
-        [sys.executable, "-m", "lipspline", "inspect", str(path), "--json"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0
+    done = CliRunner().invoke(cli.app, ["inspect", str(path), "--json"])
+    assert done.exit_code == 0
     found = json.loads(done.stdout)["findings"][0]
     assert found["facts"]["coils"] == "1"
     assert any("--acceleration 4" in one for one in found["missing"])

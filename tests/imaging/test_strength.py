@@ -141,9 +141,12 @@ def test_beta_is_not_for_energies():
         strength.choose("ridge", "auto", 0.4, problem(0.01))
 
 
+SIZE = 64
+
+
 def undersampled(noise: float = 0.02) -> Problem:
     """A phantom with half of its columns measured."""
-    truth = shepp_logan(96)
+    truth = shepp_logan(SIZE)
     scan = SimulatedMRI(Volume(truth[None]), Undersampling(acceleration=2, center=0.1), noise)
     return scan.problem(0)
 
@@ -158,7 +161,7 @@ def test_whole_readouts_are_held_out_but_none_of_the_centre():
     held = (~columns).nonzero().squeeze(1)
     assert strength.LEAST_HELD <= len(held) <= int(there.sum()) // strength.HELD + 1
     assert there[held].all()
-    assert torch.minimum(held, 96 - held).min() > strength.CENTRE * 96  # frequency zero comes first
+    assert torch.minimum(held, SIZE - held).min() > strength.CENTRE * SIZE  # frequency zero comes first
 
 
 def test_projections_are_held_out_evenly():

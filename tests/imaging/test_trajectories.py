@@ -1,15 +1,15 @@
 """MRI on trajectories, from files to certified images."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import lipspline as ls
 import sample_files
+from lipspline import cli
 from lipspline.formats import builtin
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.volume import Volume
@@ -156,24 +156,22 @@ def test_the_conjugate_of_conjugated_data_gives_the_same_image():
     torch.testing.assert_close(turned.direct, plain.direct)
 
 
-def test_the_command_reads_bart_files(tmp_path):
+def test_the_command_reads_bart_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     kspace, _ = measured(2)
     spread = along_spokes(kspace, 40)
     stored = spread.data[0].permute(2, 1, 0).numpy()
     sample_files.write_cfl(tmp_path / "k.cfl", stored[None])
     points = torch.cat([spread.trajectory, torch.zeros(40, 2 * SIZE, 1)], dim=-1)
     sample_files.write_cfl(tmp_path / "t.cfl", points.permute(2, 1, 0).numpy())
-    command = [sys.executable, "-m", "lipspline", "reconstruct", "mri", "k.cfl", "out.npy", "--trajectory", "t.cfl"]
-    done = subprocess.run([*command, "--max-steps", "30", "--json"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    command = ["reconstruct", "mri", "k.cfl", "out.npy", "--trajectory", "t.cfl", "--max-steps", "3", "--json"]
+    done = CliRunner().invoke(cli.app, command)
+    assert done.exit_code == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["guaranteed"]
     assert "40 readouts of 128 samples" in document["scan"]
     assert np.load(tmp_path / "out.npy").shape == (1, SIZE, SIZE)
-    seen = subprocess.run(
-        [sys.executable, "-m", "lipspline", "inspect", "k.cfl"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert "trajectory" in seen.stdout
+    assert "trajectory" in CliRunner().invoke(cli.app, ["inspect", "k.cfl"]).stdout
 
 
 @pytest.mark.slow

@@ -184,14 +184,14 @@ def _changed(document, random):
 
 
 def test_whatever_a_certificate_holds_there_is_an_answer(copy):
-    """Whoever writes a certificate can write its checksum, too: 300 with something odd in one place."""
+    """Whoever writes a certificate can write its checksum, too: 100 with something odd in one place."""
     path, random = copy / "file.npy.json", Random(0)
     original = path.read_text()
     failed = 0
-    for _ in range(300):
+    for _ in range(100):
         path.write_bytes(to_json(seal(_changed(json.loads(original), random))))
         found = verify(copy / "file.npy")
         failed += not found.holds
         assert len(str(found)) < 20_000
         assert json.dumps(found.document())
-    assert 50 < failed < 300  # some fields are only words
+    assert 20 < failed < 100  # some fields are only words

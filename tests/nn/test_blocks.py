@@ -105,12 +105,12 @@ def test_potentials_train_and_are_exported():
     model = nn.Sequential(ls.nn.linear(3, 4), ConvexPotential(4, 8), ConvexPotential(4, 8), ls.nn.linear(4, 2))
     optimizer = ls.optim.rotating(model, 1e-2)
     x, y = torch.randn(30, 3), torch.randn(30, 2)
-    first = float((model(x) - y).square().mean())
+    first = (model(x) - y).square().mean().item()
     for _ in range(20):
         optimizer.zero_grad()
         (model(x) - y).square().mean().backward()
         optimizer.step()
-    assert float((model(x) - y).square().mean()) < first
+    assert (model(x) - y).square().mean().item() < first
     assert ls.certify(model).upper <= 1 + 1e-5
     exported = ls.plain(model)
     assert torch.allclose(exported(x), model.eval()(x), atol=1e-4)

@@ -45,14 +45,14 @@ DENOISERS = ("lls", "av", "gs", "wavelet shrinkage")
 RANDOM, ASCENTS = 100, 20
 
 
-def attack(seed: int) -> tuple[str, Evidence]:
+def attack(seed: int, perturbations: int = RANDOM, ascents: int = ASCENTS) -> tuple[str, Evidence]:
     """One problem and its perturbations; `seed` chooses them all."""
     draw = random.Random(seed)
     torch.manual_seed(seed)
     H = OPERATORS[draw.choice(sorted(OPERATORS))]
     x = torch.rand(1, 1, SIZE, SIZE, dtype=torch.float64) * draw.choice([0.3, 1.0, 3.0])
     y = H.forward(x.round(decimals=draw.choice([0, 1, 9])))
-    options = {"perturbations": RANDOM, "ascents": ASCENTS, "ascent_steps": 3, "seed": seed}
+    options = {"perturbations": perturbations, "ascents": ascents, "ascent_steps": 3, "seed": seed}
     options |= {"size": 10 ** draw.uniform(-3, 0), "tol": 1e-5, "max_steps": 300}
     name = draw.choice(ENERGIES + DENOISERS)
     if name in ENERGIES:

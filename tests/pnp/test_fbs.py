@@ -119,9 +119,9 @@ def haar_like(n: int):
 class TestConvergence:
     @pytest.mark.parametrize("accelerate", [False, True])
     @pytest.mark.parametrize("block", range(4))
-    def test_two_hundred_random_problems_converge(self, block, accelerate):
-        """Every α in (0, 2/L) and β in (0, 1) will do [sec:PnPReconstruction]: 40 settings of 5 problems."""
-        for seed in range(10 * block, 10 * block + 10):
+    def test_random_problems_converge(self, block, accelerate):
+        """Every α in (0, 2/L) and β in (0, 1) will do [sec:PnPReconstruction]: 20 settings of 5 problems."""
+        for seed in range(5 * block, 5 * block + 5):
             H, y, denoiser, beta, step = converging_problem(seed)
             options = {"beta": beta, "step": step, "tol": 1e-4, "max_steps": 20_000, "accelerate": accelerate}
             solution = fbs(y, H, denoiser, **options)
@@ -218,16 +218,16 @@ class TestContraction:
         layers = [nn.Linear(n, n), nn.Linear(n, n)]
         for layer, weight in zip(layers, (w, w.mT.contiguous()), strict=True):
             layer.weight.data = weight
-        layers[0].bias.data.fill_(1e7)
+        layers[0].bias.data.fill_(5e7)
         layers[1].bias.data = -(layers[1].weight.data.double() @ layers[0].bias.data.double()).float()
         denoiser = nn.Sequential(layers[0], nn.ReLU(), layers[1])
         y, H = torch.rand(1, n), Matrix(torch.eye(n)[: n // 2])
-        solution = fbs(y[:, : n // 2], H, denoiser, contraction=0.99, max_steps=3000)
+        solution = fbs(y[:, : n // 2], H, denoiser, contraction=0.9, max_steps=300)
         exact = fbs(
             *(y[:, : n // 2].double(), H, copy.deepcopy(denoiser).double()),
-            contraction=0.99,
+            contraction=0.9,
             tol=1e-13,
-            max_steps=20_000,
+            max_steps=2000,
         )
         truth = float((solution.value - exact.value).norm())
         assert truth > 0.05

@@ -17,16 +17,16 @@ from lipspline.pnp._stability import _pull_back, _ratios
 
 @pytest.mark.parametrize("contraction", [1.0, 0.9])
 @pytest.mark.parametrize("name", OPERATORS)
-def test_fifty_random_and_ten_optimised_perturbations_obey_the_estimates(name, contraction):
+def test_random_and_optimised_perturbations_obey_the_estimates(name, contraction):
     """[eq:EstForward] always, [eq:EstCont] for K = 0.9; the optimised perturbations are the worse ones."""
     H = OPERATORS[name]
     y = H.forward(torch.rand(1, 1, SIZE, SIZE, dtype=torch.float64))
     evidence = stability(
-        y, H, haar_frame(0.02, 1), 0.4, contraction=contraction, perturbations=50, ascents=10, ascent_steps=2, tol=1e-6
+        y, H, haar_frame(0.02, 1), 0.4, contraction=contraction, perturbations=8, ascents=3, ascent_steps=2, tol=1e-6
     )
     claimed = {e.label for e in evidence.solution.certificate.estimates if e.constant is not None}
     assert {"eq:EstForward"} | ({"eq:EstCont"} if contraction < 1 else set()) <= claimed
-    assert len(evidence.perturbations) == 60
+    assert len(evidence.perturbations) == 11
     assert all(perturbation.converged for perturbation in evidence.perturbations)
     assert evidence.holds, str(evidence)
     assert evidence.worst("eq:EstForward", optimised=True) >= evidence.worst("eq:EstForward", optimised=False)
@@ -37,7 +37,7 @@ def test_fifty_random_and_ten_optimised_perturbations_obey_the_estimates(name, c
 @pytest.mark.parametrize("seed", range(4))
 def test_no_prior_that_ships_is_moved_beyond_its_constants(seed):
     """Thousands more by `python tests/pnp/stability_hunt.py`."""
-    name, evidence = attack(seed)
+    name, evidence = attack(seed, perturbations=5, ascents=1)
     assert evidence.holds, f"{name}\n{evidence}"
 
 
