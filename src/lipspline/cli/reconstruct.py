@@ -316,8 +316,8 @@ def _compared(result: Reconstruction) -> list[str]:
     if held is not None:
         lines += textwrap.wrap(
             f"held out: one readout or projection in {HELD} was left out, and the image made of the others predicts it "
-            f"with this error. The prior with the smallest fits these data best; noise alone makes about "
-            f"{percent(held.noise)}.",
+            f"with this error; noise alone makes about {percent(held.noise)}. It needs no truth, so it is a hint only: "
+            f"priors that differ by less than a tenth are not ranked by it.",
             100,
             initial_indent="  ",
             subsequent_indent="  ",
