@@ -97,4 +97,4 @@ def test_the_programs_of_a_page_run_one_after_the_other(page: Path, tmp_path: Pa
     torch.manual_seed(0)
     names = given()
     for program in PROGRAM.findall(page.read_text()):
-        exec(compile(program, page.name, "exec"), names)  # noqa: S102
+        exec(compile(program, page.name, "exec"), names)
