@@ -26,7 +26,6 @@ from lipspline.pnp.certificate import (
 from lipspline.pnp.guarantee import Denoiser, Setting, lipschitz_bound, vouched_reason
 from lipspline.pnp.iterate import Anderson, FixedPointMap, iterate
 
-
 IMAGES = 4  # the dimensions of a batch of images
 # An upper bound on ‖H‖ that exceeds what images are stretched by so many times makes steps too short to get anywhere.
 FAR = 2.0
