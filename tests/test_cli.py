@@ -84,3 +84,10 @@ def test_ctrl_c_ends_with_a_sentence_and_130(tmp_path):
     assert process.returncode == 130
     assert "lipspline: interrupted. The same command goes on" in errors
     assert "Traceback" not in errors
+
+
+def test_bench_names_its_suites_in_the_help():
+    from lipspline.benchmarks.suites import SUITES
+
+    text = CliRunner().invoke(cli.app, ["bench", "--help"], env={"COLUMNS": "200"}).stdout
+    assert [name for name in SUITES if name not in text] == []

@@ -9,6 +9,7 @@ from lipspline.networks import effective_regions, plain, plot_activations, rewri
 from lipspline.training.optim import param_groups
 
 if TYPE_CHECKING:
+    from lipspline import adapters
     from lipspline.imaging import CartesianMRI, ScannerCT, ScannerMRI, reconstruct
 
 __version__ = "0.1.0"
@@ -18,6 +19,8 @@ _LAZY = dict.fromkeys(("CartesianMRI", "ScannerCT", "ScannerMRI", "reconstruct")
 
 
 def __getattr__(name: str) -> Any:
+    if name == "adapters":
+        return import_module("lipspline.adapters")
     if name not in _LAZY:
         raise AttributeError(f"module 'lipspline' has no attribute {name!r}")
     return getattr(import_module(_LAZY[name]), name)
@@ -28,6 +31,7 @@ __all__ = [
     "Certificate",
     "ScannerCT",
     "ScannerMRI",
+    "adapters",
     "certify",
     "declare",
     "effective_regions",

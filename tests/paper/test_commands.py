@@ -77,6 +77,9 @@ def test_a_tensorboard_that_is_broken_does_not_stop_a_training(tiny, monkeypatch
         ("reproduce table-ct", "table-ct at the scale laptop takes about 110 min on two cores. To start it, name"),
         ("train tiny.toml --noise 5", "tiny.toml is a recipe, not a folder: --noise has no meaning for it."),
         ("train . --scale paper", ". is a folder of images: --scale has no meaning for it."),
+        ("train . ", "needs the noise level and the file to write: --noise 15 --out my.safetensors."),
+        ("train photos/ --noise 5", "There is no folder photos/."),
+        ("train photos --noise 5", "photos is neither a folder nor a recipe."),
         ("train . --noise 5", "needs the noise level and the file to write: --out my.safetensors."),
         ("train . --noise 5 --out my.safetensors", "The folder . holds no image."),
         ("reproduce wgan-mnist --scale smoke --data nowhere", "The data folder nowhere (data) does not exist"),
@@ -129,3 +132,17 @@ def test_two_trainings_of_one_job_do_not_meet(tiny):
         assert "is being written by another lipspline, process" in str(result.exception)
     assert CliRunner().invoke(cli.app, command).exit_code == 0
     assert not lock.exists()
+
+
+def test_a_training_that_was_too_short_to_denoise_says_so(tmp_path, monkeypatch):
+    for name, value in {"CHANNELS": 4, "DEPTH": 2, "BATCH": 2}.items():
+        monkeypatch.setattr(own_images, name, value)
+    for number in range(3):
+        np.save(tmp_path / f"{number}.npy", np.full((64, 64), 60 * number + 60, np.uint8))
+    out = tmp_path / "my.safetensors"
+    command = ["train", str(tmp_path), "--noise", "1", "--out", str(out), "--steps", "1"]
+    done = CliRunner().invoke(cli.app, command)
+    assert done.exit_code == 0, done.stderr
+    assert "It makes noisy images worse: train longer, with another name and more steps than 1." in done.stdout
+    assert "Use it" not in done.stdout
+    assert json.loads(CliRunner().invoke(cli.app, [*command, "--json"]).stdout)["denoises"] is False

@@ -202,7 +202,13 @@ def verify(
 
 
 def bench(
-    suites: Annotated[list[str] | None, typer.Argument(help="Which suites; all if none is named.")] = None,
+    suites: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Which of activations, convolution, orthonormal, training, denoising, ensemble, scaling, warm; "
+            "all if none is named."
+        ),
+    ] = None,
     json: Json = False,
     seed: Seed = 0,
     threads: Threads = 0,

@@ -62,6 +62,8 @@ def train(
         _reject(f"{what} is a folder of images", job=job, scale=scale, show=whole or None, data=data)
         _own_images(Path(what), noise, output, steps, seed, json)
         return
+    if noise is not None or steps is not None:
+        _check_is_recipe(what)
     _reject(f"{what} is a recipe, not a folder", noise=noise, steps=steps)
     start(seed, threads, device, only=RECIPES)
     if whole:
@@ -86,6 +88,16 @@ def asked_to_start(what: str, minutes: float, scale: str | None) -> None:
         err.print(f"{what}: about {duration_text(minutes)} on two cores.", markup=False, highlight=False)
 
 
+def _check_is_recipe(what: str) -> None:
+    """A folder that is not there is not a recipe either."""
+    from lipspline.paper.recipe import shipped
+
+    if what.endswith(("/", "\\")):
+        raise ValueError(f"There is no folder {what}.")
+    if not what.endswith(".toml") and what not in shipped():
+        raise ValueError(f"{what} is neither a folder nor a recipe. Check the name of the folder of images.")
+
+
 def _reject(why: str, **options: object) -> None:
     """Refuse options that have no meaning here."""
     for name, value in options.items():
@@ -102,7 +114,8 @@ def _own_images(
     from lipspline.training.own_images import STEPS, OwnImages
 
     if noise is None or output is None:
-        missing = "--noise 15" if noise is None else "--out my.safetensors"
+        wanted = {"--noise 15": noise, "--out my.safetensors": output}
+        missing = " ".join(option for option, value in wanted.items() if value is None)
         raise ValueError(f"Training on the images of {folder} needs the noise level and the file to write: {missing}.")
     training = OwnImages(folder, output, noise, STEPS if steps is None else steps, seed)
     with ranks.session():
@@ -121,20 +134,22 @@ def _own_images(
         with progress([_OwnJob(output.name, training.steps)], err) as watch:
             provenance = training.run([watch(_OwnJob(output.name, training.steps))])
         if ranks.is_main():
-            _show_trained(output, provenance, json)
+            _show_trained(output, provenance, training.steps, json)
 
 
-def _show_trained(path: Path, provenance: dict, json: bool) -> None:
+def _show_trained(path: Path, provenance: dict, steps: int, json: bool) -> None:
     from lipspline.networks.files import load
 
     certificate, scores = load(path).certificate, provenance["scores"]["validation"]
     assert certificate is not None
-    document = {"file": str(path), "certificate": certificate.upper, **provenance}
+    denoises = scores["psnr"] > scores["noisy_psnr"]
+    document = {"file": str(path), "certificate": certificate.upper, "denoises": denoises, **provenance}
+    advice = f"It makes noisy images worse: train longer, with another name and more steps than {steps}."
     text = (
         f"{path}: a denoiser for noise {provenance['noise']:g}/255 on gray values in [0, 1], proved to be "
         f"{certificate.upper:.9g}-Lipschitz.\n"
         f"Validation images: {scores['psnr']:.2f} dB (noisy: {scores['noisy_psnr']:.2f} dB).\n"
-        f"Use it: lipspline denoise IN OUT --model {path}"
+        + (f"Use it: lipspline denoise IN OUT --model {path}" if denoises else advice)
     )
     show(document, text, json)
 

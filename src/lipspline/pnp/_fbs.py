@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import chain
 
@@ -11,6 +12,7 @@ from torch.nn.utils import parametrize
 
 from lipspline._infra import checks
 from lipspline.operators import LinearOperator
+from lipspline.operators.base import rayleigh_lower_bound
 from lipspline.pnp.batch import Progress, norms
 from lipspline.pnp.certificate import (
     ReconstructionCertificate,
@@ -23,6 +25,10 @@ from lipspline.pnp.certificate import (
 )
 from lipspline.pnp.guarantee import Denoiser, Setting, lipschitz_bound, vouched_reason
 from lipspline.pnp.iterate import Anderson, FixedPointMap, iterate
+
+IMAGES = 4  # the dimensions of a batch of images
+# An upper bound on ‖H‖ that exceeds what images are stretched by so many times makes steps too short to get anywhere.
+FAR = 2.0
 
 
 def fbs(
@@ -125,6 +131,8 @@ def solve(
     pairing = measure_pairing(H, first)
     violations += pairing_violations(pairing, norm[1])
     _refuse(violations, guarantee)
+    if step is None and FAR * norm[0] < norm[1]:
+        _warn_of_short_steps(H, norm)
     magnitude = setting.step * norm[1] * norms(y)
     towards = (
         None if reference is None else supported(checks.finite("reference", reference.to(first)), H).expand_as(first)
@@ -226,7 +234,15 @@ def denoise(denoiser: Denoiser, x: Tensor) -> Tensor:
     """
     flat = torch.cat([x.real, x.imag]) if x.is_complex() else x.clone()  # it may work in place
     _check_precision(denoiser, flat)
-    result = denoiser(flat)
+    try:
+        result = denoiser(flat)
+    except (RuntimeError, IndexError, TypeError) as error:
+        if flat.ndim == IMAGES:
+            raise
+        raise ValueError(
+            f"The denoiser fails on images of shape {tuple(flat.shape)}, which is what the operator maps ({error}). "
+            f"Image denoisers need (B, 1, H, W): use an operator on such images, or wrap the denoiser with a reshape."
+        ) from error
     if not isinstance(result, Tensor) or result.is_complex():
         kind = result.dtype if isinstance(result, Tensor) else type(result).__name__
         raise ValueError(f"The denoiser must return a real tensor, but returned {kind}.")
@@ -270,6 +286,17 @@ def _smallest(H: LinearOperator) -> float | None:
 def _refuse(violations: list[str], guarantee: bool) -> None:
     if violations and guarantee:
         raise ValueError(f"{violations[0]} To run without any guarantee, pass guarantee=False.")
+
+
+def _warn_of_short_steps(H: LinearOperator, norm: tuple[float, float]) -> None:
+    lower = max(norm[0], rayleigh_lower_bound(H)) if H.domain.batch is None and None not in H.domain.shape else norm[0]
+    if 0 < FAR * lower < norm[1]:
+        warnings.warn(
+            f"norm_bounds() of {H!r} says that ‖H‖ is at most {norm[1]:.3g}, but of the images tried none is stretched "
+            f"by more than {lower:.3g}. The step 1/‖H‖² may be {(norm[1] / lower) ** 2:.2g} times too short, and an "
+            f"iteration that hardly moves looks converged. Prove a better bound.",
+            stacklevel=4,
+        )
 
 
 def _check_tolerance(tol: float, x: Tensor) -> None:
