@@ -185,6 +185,15 @@ def layers(device) -> Tensor:
     return y.detach() + x.grad
 
 
+def splines(device) -> Tensor:
+    """Gradients of the coefficients and scales that are differentiated again."""
+    spline = seeded(ls.nn.LinearSpline(4, init="maxmin")).to(device)
+    x = image(device).reshape(-1, 4)
+    slopes = torch.autograd.grad(spline(x).square().sum(), list(spline.parameters()), create_graph=True)
+    torch.stack([slope.square().sum() for slope in slopes]).sum().backward()
+    return torch.cat([parameter.grad.flatten() for parameter in spline.parameters()])  # type: ignore[union-attr]
+
+
 def finish(device) -> Tensor:
     """What is done to a trained network: its plain form, and a look at its splines."""
     torch.manual_seed(0)
@@ -193,7 +202,7 @@ def finish(device) -> Tensor:
 
 
 SHIPPED = [
-    *(denoise, reconstruct, reconstruct_accelerated, tomography, blur, ridge, train, layers, finish),
+    *(denoise, reconstruct, reconstruct_accelerated, tomography, blur, ridge, train, layers, splines, finish),
     *(certify_layers, certify_graph, robust),
 ]
 
