@@ -1,8 +1,9 @@
 """No GPU is needed to see that tensors of two devices are never mixed: a second device that computes on the CPU.
 
 Tensors there are wrapped; an operation on tensors of both devices raises, as do `.numpy()` and factories that forget
-the device of their input. The library's layers, operators, priors, optimizer, certificates and `pnp.fbs` run there;
-`pnp.minimize` does not, because this device cannot be indexed with ranges of Python.
+the device of their input. The library's layers with two derivatives, operators, priors, optimizer, losses, certificates
+and `pnp.fbs`, plain and accelerated, run there; `pnp.minimize` and the search for lower bounds do not: this device
+cannot be indexed with ranges of Python, and transforms of torch.func do not wrap its tensors.
 """
 
 import pytest
@@ -78,7 +79,12 @@ def _backend():
 @pytest.fixture
 def other(_backend, monkeypatch):
     """The other device, inside a mode that watches; wrapped tensors pass for dense ones in certificates."""
-    check = inspection._check_tensor
+    check, tensor = inspection._check_tensor, torch.tensor
+
+    def made(data, *, device=None, **options):  # torch.tensor asks a device for memory, which this one has not
+        return tensor(data, **options) if device is None else tensor(data, **options).to(device)
+
+    monkeypatch.setattr(torch, "tensor", made)
     monkeypatch.setattr(
         inspection, "_check_tensor", lambda name, t: check(name, t.inner if isinstance(t, There) else t)
     )
@@ -94,9 +100,19 @@ def denoise(device) -> Tensor:
     return ls.models.zoo("lls", noise=15).to(device)(image(device))
 
 
-def reconstruct(device) -> Tensor:
+def reconstruct(device, *, accelerate: bool = False) -> Tensor:
     scan = ls.operators.MRI(ls.operators.cartesian_mask(16, acceleration=2, seed=0)).to(device)
-    return ls.pnp.fbs(scan.forward(image(device)), scan, ls.models.zoo("lls", noise=15).to(device), max_steps=3).value
+    denoiser = ls.models.zoo("lls", noise=15).to(device)
+    return ls.pnp.fbs(scan.forward(image(device)), scan, denoiser, max_steps=6, accelerate=accelerate).value
+
+
+def reconstruct_accelerated(device) -> Tensor:
+    return reconstruct(device, accelerate=True)
+
+
+def blur(device) -> Tensor:
+    smooth = ls.operators.Blur(torch.ones(3, 3) / 9, (1, 16, 16)).to(device)
+    return smooth.adjoint(smooth.forward(image(device)))
 
 
 def tomography(device) -> Tensor:
@@ -140,10 +156,55 @@ def certify_graph(device) -> Tensor:
 def robust(device) -> Tensor:
     logits, labels = torch.eye(3).to(device), torch.arange(3).to(device)
     ls.robust.certified_accuracy(logits, labels, 0.1)
-    return ls.robust.hkr_loss(logits, labels) + ls.robust.multi_margin_loss(logits, labels)
+    losses = (ls.robust.hkr_loss, ls.robust.multi_margin_loss, ls.robust.ramp_loss, ls.robust.temperature_cross_entropy)
+    return sum((loss(logits, labels) for loss in losses), ls.robust.certified_radius(logits).sum())
 
 
-SHIPPED = [denoise, reconstruct, tomography, ridge, train, certify_layers, certify_graph, robust]
+def seeded(layer: nn.Module) -> nn.Module:
+    """A layer whose parameters are no special ones; drawn on the CPU, so that every device has the same."""
+    torch.manual_seed(0)
+    for parameter in layer.parameters():
+        parameter.data += 0.01 * torch.randn(parameter.shape)
+    return layer
+
+
+def layers(device) -> Tensor:
+    """Each with its first and second derivatives."""
+    torch.manual_seed(0)
+    conv, every = ls.nn.conv2d, []
+    every += [conv(4, 4, 3, constraint=kind) for kind in ("orthogonal", "spectral", "aol")]
+    every += [conv(4, 4, 3, method=method) for method in ("cayley", "polar", "bjorck")]
+    every += [conv(4, 8, 3, stride=2, groups=2), ls.nn.conv_transpose2d(8, 4, 3, stride=2)]
+    every += [ls.nn.ConvexPotential(4, 6, kernel=3), ls.nn.LinearSpline(4, init="maxmin"), ls.nn.LipschitzPReLU(4)]
+    every += [ls.nn.GroupSort(4), ls.nn.Householder(4), ls.nn.Centering(2, 3), ls.nn.Averaged(conv(4, 4, 3), 0.5)]
+    x = image(device).expand(1, 4, 16, 16).contiguous().requires_grad_()
+    y = seeded(nn.Sequential(*every)).to(device)(x)
+    (slope,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    slope.square().sum().backward()
+    assert x.grad is not None
+    return y.detach() + x.grad
+
+
+def splines(device) -> Tensor:
+    """Gradients of the coefficients and scales that are differentiated again."""
+    spline = seeded(ls.nn.LinearSpline(4, init="maxmin")).to(device)
+    x = image(device).reshape(-1, 4)
+    slopes = torch.autograd.grad(spline(x).square().sum(), list(spline.parameters()), create_graph=True)
+    torch.stack([slope.square().sum() for slope in slopes]).sum().backward()
+    return torch.cat([parameter.grad.flatten() for parameter in spline.parameters()])  # type: ignore[union-attr]
+
+
+def finish(device) -> Tensor:
+    """What is done to a trained network: its plain form, and a look at its splines."""
+    torch.manual_seed(0)
+    model = seeded(ls.models.mlp(4, 2, width=8, depth=2)).to(device)
+    return ls.plain(model)(image(device).reshape(-1, 4)) * ls.effective_regions(model).overall
+
+
+SHIPPED = [
+    *(denoise, reconstruct, reconstruct_accelerated, tomography, blur, ridge, train, layers, splines, finish),
+    *(certify_layers, certify_graph, robust),
+]
 
 
 @pytest.mark.parametrize("work", SHIPPED, ids=lambda work: work.__name__)
