@@ -14,6 +14,7 @@ pytest.importorskip("starlette", reason="starlette is not installed (extra `lab`
 from lipspline.lab.app import lab_app  # noqa: E402
 from lipspline.lab.server import configuration, listen  # noqa: E402
 
+PIXELS = 32  # of the phantom, along each side
 ORDER = {
     "image": "phantom",
     "slice": 0,

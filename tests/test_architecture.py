@@ -141,12 +141,13 @@ def docstrings(path: Path) -> Iterator[str]:
 def cited(text: str) -> set[str]:
     """Labels in [brackets]: those with a prefix of the paper, and bare ones that are or nearly are the paper's."""
     found = {name.strip() for group in CITATION.findall(text) for name in group.split(",")}
+    return {name for name in found if (name.partition(":")[0] in PREFIXES if ":" in name else is_nearly_bare(name))}
+
+
+@cache
+def is_nearly_bare(name: str) -> bool:
     bare = [label for label in LABELS if ":" not in label]
-    return {
-        name
-        for name in found
-        if (name.partition(":")[0] in PREFIXES if ":" in name else difflib.get_close_matches(name, bare, cutoff=0.85))
-    }
+    return bool(difflib.get_close_matches(name, bare, cutoff=0.85))
 
 
 @cache
@@ -281,5 +282,4 @@ def test_importing_is_quick_beside_importing_torch():
         run(code)
         return time.perf_counter() - start
 
-    pairs = [(seconds("import torch"), seconds("import lipspline")) for _ in range(3)]
-    assert min(ours / torch for torch, ours in pairs) < 1.5
+    assert any(seconds("import lipspline") < 1.5 * seconds("import torch") for _ in range(3))

@@ -5,7 +5,7 @@ import pytest
 import fuzz
 import sample_files
 
-ROUNDS, READS = 2, 400
+ROUNDS, READS = 1, 240
 MRI = "reconstruct mri {file} {out}"
 
 

@@ -98,6 +98,7 @@ def test_a_file_of_the_whole_is_saved_with_a_phase_and_a_certificate(tmp_path):
 
 
 @pytest.mark.skipif("LIPSPLINE_DATA" not in os.environ, reason="needs the measured head of LIPSPLINE_DATA")
+@pytest.mark.slow  # of simulated coils the same is shown above
 def test_a_measured_head_in_a_field_of_view_that_is_too_narrow():
     """At half the resolution; the head is about 162 of 256 columns wide."""
     with h5py.File(Path(os.environ["LIPSPLINE_DATA"]) / "mri" / "brain_mprage_4ch.h5") as file:

@@ -51,7 +51,7 @@ def test_one_table_may_serve_all_channels(implementation):
 
 @needs_c
 def test_c_and_eager_agree_on_random_cases():
-    for seed in range(400):
+    for seed in range(150):
         case = random_case(seed)
         message = disagreement(case, case.results_of("c"), case.results_of("eager"))
         assert message is None, f"seed {seed}: {message}"
@@ -60,7 +60,7 @@ def test_c_and_eager_agree_on_random_cases():
 @needs_c
 @pytest.mark.slow
 def test_c_and_eager_agree_on_thousands_of_random_cases():
-    for seed in range(400, 4000):
+    for seed in range(150, 4000):
         case = random_case(seed, largest=17)
         message = disagreement(case, case.results_of("c"), case.results_of("eager"))
         assert message is None, f"seed {seed}: {message}"
@@ -140,7 +140,7 @@ def test_every_instruction_set_gives_the_same_bits(level):
 def test_first_and_second_derivatives_are_right_backwards_and_forwards(implementation, rows):
     torch.manual_seed(0)
     b, s, scale, offset = tables(rows[0], 5)
-    leaves = [t.requires_grad_() for t in (torch.randn(2, 3, 4, dtype=torch.float64), b, s)]
+    leaves = [t.requires_grad_() for t in (torch.randn(2, 3, 2, dtype=torch.float64), b, s)]
 
     def function(x: Tensor, b: Tensor, s: Tensor) -> Tensor:
         return piecewise_affine(x, b, s, scale, offset)

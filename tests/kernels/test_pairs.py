@@ -60,7 +60,7 @@ def test_householder_is_the_reflection_matrix_of_each_pair(implementation, shape
         torch.testing.assert_close(householder(x, v, channel_dim), wanted, rtol=1e-14, atol=1e-14)
 
 
-@pytest.mark.parametrize("shape", [(2, 4, 3), (3, 4), (1, 4, 20)])
+@pytest.mark.parametrize("shape", [(2, 4, 3), (3, 4), (1, 4, 9)])
 def test_first_and_second_derivatives_are_right_backwards_and_forwards(implementation, shape):
     torch.manual_seed(0)
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)

@@ -10,7 +10,7 @@ from lipspline import models
 from lipspline.formats import builtin
 from lipspline.lab import Session
 from lipspline.lab import session as session_module
-from live_lab import opened
+from live_lab import PIXELS, opened
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,7 @@ def session(tmp_path_factory):
     path = tmp_path_factory.mktemp("weights") / "small.safetensors"
     models.save(models.denoiser(channels=4, depth=2), path)
     patch = pytest.MonkeyPatch()
-    patch.setitem(builtin.BUILTIN, "phantom", lambda: builtin.shepp_logan(48))
+    patch.setitem(builtin.BUILTIN, "phantom", lambda: builtin.shepp_logan(PIXELS))
     yield Session([path])
     patch.undo()
 

@@ -12,7 +12,7 @@ import pytest
 from lipspline import operators, priors
 from lipspline.imaging.strength import PRIOR
 from lipspline.lab.session import DOWNLOADS, ITERATION
-from live_lab import ORDER
+from live_lab import ORDER, PIXELS
 
 
 def npy(array):
@@ -50,7 +50,7 @@ def test_the_promise_changes_with_beta(lab, changes, claimed):
 def test_the_promise_changes_with_the_contraction(lab):
     """[eq:EstCont]: α ‖H‖ K / (1 - K), with α = 1/‖H‖²."""
     promise = lab.order("/preview", contraction=0.9)[1]["promise"]
-    norm = operators.MRI(operators.cartesian_mask(48, acceleration=2)).norm_bounds()[1]
+    norm = operators.MRI(operators.cartesian_mask(PIXELS, acceleration=2)).norm_bounds()[1]
     shown = re.search(r"by shrinking.*?≤ ([\d.]+)<", promise)
     assert float(shown[1]) == pytest.approx(0.9 / (1 - 0.9) / norm, rel=2e-6)
     assert "to the only answer" in promise

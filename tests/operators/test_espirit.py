@@ -131,6 +131,7 @@ def brain():
         return torch.from_numpy(file["kspace"][0])
 
 
+@pytest.mark.slow  # of simulated coils the same is shown above
 def test_maps_of_a_real_scan_explain_its_data(brain):
     maps = espirit(brain, convention="centred")
     assert misfit(maps, sigpy_maps(brain))[0] <= 1e-4

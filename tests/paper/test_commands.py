@@ -1,6 +1,7 @@
 """The commands `train` and `reproduce`: one document on stdout, one sentence on stderr."""
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -14,16 +15,34 @@ from lipspline.paper.recipe import shipped
 from lipspline.training import own_images
 
 
-@pytest.fixture
-def tiny(tmp_path, monkeypatch):
-    """A recipe of one's own with two networks and a handful of steps, in the current folder."""
+def write_tiny(folder):
+    """A recipe of one's own with two small networks and a handful of steps."""
     text = shipped()["fig-1d"].read_text()
     text = text.replace('constraints = ["orthonormal", "spectral"]', 'constraints = ["spectral"]')
     head, rest = text.split("[base.networks.av]")
     tail = rest.split("[base.networks.lls-new]")[1]
-    (tmp_path / "tiny.toml").write_text(head + "[base.networks.lls-new]" + tail.replace("points = 50", "points = 20"))
+    text = (head + "[base.networks.lls-new]" + tail).replace("points = 50", "points = 20")
+    text = re.sub(r"\nnetworks = .*", "\nnetworks = { relu = { depth = 2, width = 5 }, lls-new = { depth = 2 } }", text)
+    (folder / "tiny.toml").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """The current folder, with that recipe in it."""
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return write_tiny(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """What `train` says of a job, and the folder that it names."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = write_tiny(tmp_path_factory.mktemp("trained"))
+        patch.chdir(folder)
+        command = ["train", "tiny.toml", "--scale", "smoke", "--job", "lls-new-spectral-f1", "--json"]
+        document = json.loads(CliRunner().invoke(cli.app, command).stdout)
+        return document, folder / document["folder"]
 
 
 def test_reproduce_prints_one_document_and_writes_results_and_figures(tiny):
@@ -39,21 +58,21 @@ def test_reproduce_prints_one_document_and_writes_results_and_figures(tiny):
     assert (tiny / "results" / "figures" / "tiny-smoke-performance.png").is_file()
 
 
-def test_train_trains_one_job_and_says_where_it_is(tiny):
-    command = ["train", "tiny.toml", "--scale", "smoke", "--job", "lls-new-spectral-f1", "--json"]
-    document = json.loads(CliRunner().invoke(cli.app, command).stdout)
+def test_train_trains_one_job_and_says_where_it_is(trained):
+    document, folder = trained
     assert document["job"] == "lls-new-spectral-f1"
-    assert (tiny / document["folder"] / "median-0.safetensors").is_file()
+    assert (folder / "median-0.safetensors").is_file()
 
 
-@pytest.mark.parametrize(("job", "images"), [("lls-new-spectral-f1", ["activations"]), ("relu-spectral-f1", [])])
-def test_train_can_be_watched_with_tensorboard_where_it_is_installed(tiny, job, images):
+def test_train_can_be_watched_with_tensorboard_where_it_is_installed(trained, tiny):
+    """The activations too, where they are learned."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    command = ["train", "tiny.toml", "--scale", "smoke", "--job", job, "--json"]
-    folder = tiny / json.loads(CliRunner().invoke(cli.app, command).stdout)["folder"]
-    tags = accumulator.EventAccumulator(str(folder / "tensorboard")).Reload().Tags()
-    assert {"loss/model", "lr", "mse"} <= set(tags["scalars"])
-    assert tags["images"] == images
+    command = ["train", "tiny.toml", "--scale", "smoke", "--job", "relu-spectral-f1", "--json"]
+    others = tiny / json.loads(CliRunner().invoke(cli.app, command).stdout)["folder"]
+    for folder, images in ((trained[1], ["activations"]), (others, [])):
+        tags = accumulator.EventAccumulator(str(folder / "tensorboard")).Reload().Tags()
+        assert {"loss/model", "lr", "mse"} <= set(tags["scalars"])
+        assert tags["images"] == images
 
 
 def test_a_tensorboard_that_is_broken_does_not_stop_a_training(tiny, monkeypatch, caplog):
@@ -125,8 +144,8 @@ def test_two_trainings_of_one_job_do_not_meet(tiny):
     """The second is told about the first; afterwards no lock is left."""
     from lipspline._infra.files import locked
 
-    command = ["train", "tiny.toml", "--scale", "smoke", "--job", "lls-new-spectral-f1", "--json"]
-    lock = tiny / "runs" / "tiny-smoke" / "lls-new-spectral-f1.lock"
+    command = ["train", "tiny.toml", "--scale", "smoke", "--job", "relu-spectral-f1", "--json"]
+    lock = tiny / "runs" / "tiny-smoke" / "relu-spectral-f1.lock"
     with locked(lock, "it"):
         result = CliRunner().invoke(cli.app, command)
         assert "is being written by another lipspline, process" in str(result.exception)

@@ -39,8 +39,8 @@ def constrained_state(model: nn.Module) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize(
     ("activation", "constraint", "steps"),
-    [("lls", "orthonormal", 50), ("lls", "spectral", 50)]
-    + [(activation, "orthonormal", 10) for activation in ("relu", "av", "prelu", "gs", "hh")],
+    [("lls", "orthonormal", 15), ("lls", "spectral", 15)]
+    + [(activation, "orthonormal", 6) for activation in ("relu", "av", "prelu", "gs", "hh")],
 )
 def test_an_ensemble_trains_each_member_as_if_it_were_alone(activation, constraint, steps):
     """To 1e-10 in double precision; spectral layers have buffers that change in the forward pass."""
