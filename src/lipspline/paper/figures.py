@@ -1,5 +1,6 @@
 """The figures of the experiments: functions of plain numbers, or of weights, that return a matplotlib figure."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,7 +71,7 @@ def lines(
             ax.plot(
                 places, [row[name] for row in rows.values()], "o-", color=COLORS.get(name), label=name, markersize=4
             )
-        ax.set_xticks(places, list(rows))
+        ax.set_xticks(places, _apart(places, list(rows)))
         ax.set_xlabel(xlabel)
         ax.set_title(title, fontsize=10)
         ax.grid(alpha=0.3)
@@ -79,6 +80,16 @@ def lines(
     axes[0].set_ylabel(ylabel)
     axes[0].legend(frameon=False, fontsize=8)
     return figure
+
+
+def _apart(places: list[float], labels: list[str]) -> list[str]:
+    """The labels, without those that would cover the one before."""
+    last, width, shown = -math.inf, (max(places) - min(places)) / 7, []
+    for place, label in zip(places, labels, strict=True):
+        free = place - last >= width
+        shown.append(label if free else "")
+        last = place if free else last
+    return shown
 
 
 def digit_grids(grids: Mapping[str, Tensor], columns: int = 3) -> Any:
