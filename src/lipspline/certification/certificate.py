@@ -49,18 +49,18 @@ class Certificate:
     def __str__(self) -> str:
         traced = not self.valid_for.startswith(EVERY_SIZE)
         rows = [("layer", "kind", "bound so far" if traced else "bound", "rule")]
-        rows += [(bound.name, bound.kind, _nine_digits_up(bound.upper), bound.rule) for bound in self.layers]
+        rows += [(bound.name, bound.kind, printed_up(bound.upper), bound.rule) for bound in self.layers]
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
         lines = ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
         lines.insert(1, "-" * max(map(len, lines)))
         seen = "not measured" if self.lower is None else f"{self.lower:.9f}"
         inputs = f", for {self.valid_for}" if self.valid_for != EVERY_SIZE else ""
         return "\n".join(
-            [*lines, "", f"Lipschitz constant <= {_nine_digits_up(self.upper)}{inputs}   (largest ratio seen: {seen})"]
+            [*lines, "", f"Lipschitz constant <= {printed_up(self.upper)}{inputs}   (largest ratio seen: {seen})"]
         )
 
 
-def _nine_digits_up(bound: float) -> str:
+def printed_up(bound: float) -> str:
     """A bound in print is a bound: 1 + 4e-10 is not 1.000000000."""
     text = f"{bound:.9f}"
     return text if float(text) >= bound else f"{float(text) + 1e-9:.9f}"

@@ -345,9 +345,7 @@ def _sizes(shape: str | None) -> tuple[int, ...] | None:
     except ValueError:
         sizes = ()
     if not sizes or min(sizes) < 1:
-        raise ValueError(
-            f"shape must be positive integers with commas between them, such as 3,32,32, but is {shape!r}."
-        )
+        raise ValueError(f"shape must be positive integers with commas between, such as 3,32,32, but is {shape!r}.")
     return sizes
 
 

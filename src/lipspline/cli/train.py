@@ -138,6 +138,7 @@ def _own_images(
 
 
 def _show_trained(path: Path, provenance: dict, steps: int, json: bool) -> None:
+    from lipspline.certification.certificate import printed_up
     from lipspline.networks.files import load
 
     certificate, scores = load(path).certificate, provenance["scores"]["validation"]
@@ -147,7 +148,7 @@ def _show_trained(path: Path, provenance: dict, steps: int, json: bool) -> None:
     advice = f"It makes noisy images worse: train longer, with another name and more steps than {steps}."
     text = (
         f"{path}: a denoiser for noise {provenance['noise']:g}/255 on gray values in [0, 1], proved to be "
-        f"{certificate.upper:.9g}-Lipschitz.\n"
+        f"{printed_up(certificate.upper)}-Lipschitz.\n"
         f"Validation images: {scores['psnr']:.2f} dB (noisy: {scores['noisy_psnr']:.2f} dB).\n"
         + (f"Use it: lipspline denoise IN OUT --model {path}" if denoises else advice)
     )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipspline.formats.validation import FileError, in_short
-from lipspline.formats.volume import LPS_TO_RAS, from_voxel_size, invertible
+from lipspline.formats.volume import LPS_TO_RAS, from_voxel_size, invertible, voxel_size
 
 Triple = tuple[float, float, float]
 
@@ -137,7 +137,7 @@ def place_of(heads: NDArray[Any], encoding: Encoding) -> tuple[Tensor, bool]:
     From the headers of the readouts of an image. Sizes only where slices are not so, or without directions.
     """
     sizes = voxels_of(encoding)
-    column, row, depth = sizes.diagonal()[:3].tolist()
+    column, row, depth = voxel_size(sizes)
     numbers, where = np.unique(heads["idx"]["slice"].astype(np.int64), return_index=True)
     heads = heads[where]
     phase, read, normal, position = (

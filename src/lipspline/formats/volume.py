@@ -36,6 +36,8 @@ class Stack:
         return self.shape.numel()
 
     def __getitem__(self, i: int) -> Tensor:
+        if not 0 <= i < len(self):
+            raise IndexError(f"There are {len(self)} images, but number {i} is asked for.")
         if self._kept is None or i not in self._kept[0]:
             first = i - i % self._at_once
             numbers = range(first, min(first + self._at_once, len(self)))

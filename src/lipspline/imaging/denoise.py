@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lipspline._infra import checks, devices
 from lipspline.certification import certify
+from lipspline.certification.certificate import printed_up
 from lipspline.formats import ct, dicom, nifti, pictures
 from lipspline.formats.output import Image, Output, versions, writer
 from lipspline.formats.pictures import from_planes, to_planes, white_level
@@ -83,7 +84,7 @@ class Denoised:
         source = "estimated" if self.estimated else "given"
         exact = self.trained_noise in (None, self.noise)
         rescaled = "" if exact else f", rescaled from noise {self.trained_noise:g}"
-        bound = "no bound on its Lipschitz constant" if self.lipschitz is None else f"<= {self.lipschitz:.9g}"
+        bound = "no bound on its Lipschitz constant" if self.lipschitz is None else f"<= {printed_up(self.lipschitz)}"
         within = "" if self.distance is None else f", within {self.distance:.2g}/255 of the exact minimiser"
         black = f"black {self.black:g}, " if self.black else ""
         return (

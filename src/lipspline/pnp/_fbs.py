@@ -237,7 +237,7 @@ def denoise(denoiser: Denoiser, x: Tensor) -> Tensor:
     try:
         result = denoiser(flat)
     except (RuntimeError, IndexError, TypeError) as error:
-        if flat.ndim == IMAGES:
+        if flat.ndim == IMAGES or flat.requires_grad:
             raise
         raise ValueError(
             f"The denoiser fails on images of shape {tuple(flat.shape)}, which is what the operator maps ({error}). "

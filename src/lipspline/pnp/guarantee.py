@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from lipspline._infra import checks
 from lipspline.certification import Declared, certify
+from lipspline.certification.certificate import printed_up
 
 Denoiser = Callable[[Tensor], Tensor]
 
@@ -160,7 +161,7 @@ class Setting:
 
     def rows(self) -> list[tuple[str, str]]:
         """The numbers of this setting for a table, name and text."""
-        bound = "none" if self.denoiser is None else f"<= {self.denoiser:.9g}"
+        bound = "none" if self.denoiser is None else f"<= {printed_up(self.denoiser)}"
         factor = f"{self.beta:g}, {self.contraction:g}: D_β has Lipschitz bound {self.lipschitz:.9g}"
         step = f"{self.step:.6g} of at most {2 / self.norm[1] ** 2:.6g}"
         return [("Lipschitz bound of D", bound), ("β, contraction", factor), ("step α", step)]
