@@ -120,7 +120,7 @@ def test_a_closure_is_called_before_the_step():
         loss.backward()
         return loss
 
-    assert float(one.step(closure)) == pytest.approx(float(loss_of(by_hand)))
+    assert one.step(closure).item() == pytest.approx(loss_of(by_hand).item())
     steps(by_hand, other, 1)
     for x, y in zip(weights(by_closure), weights(by_hand), strict=True):
         assert torch.allclose(x, y, atol=1e-6)
