@@ -17,7 +17,7 @@ from lipspline.pnp import Evidence, Progress, stability
 
 COMPARED = ("tv", "ridge-adaptive")
 """The priors that are compared, the best one last."""
-ITERATION = Iteration(max_steps=200)
+ITERATION = Iteration(max_steps=300)
 PERTURBATIONS = 1
 """How often the data are disturbed to see that the bound holds; every time costs some steps more."""
 
