@@ -1,8 +1,9 @@
 """How soon a classifier of digits is 98 % accurate: rotations, Adam, and Adam on Björck layers, by processor time.
 
 `python docs/optimizer_race.py --data FOLDER` (the folder that holds mnist/) prints a table and writes
-results/optimizer-race.json. Every way of training has the same network, loss and batches, and three learning rates, the
-fastest of which counts. Testing is not timed.
+results/optimizer-race.json. Every way of training has the same network, loss and batches, two rates that fall to zero
+along half a cosine, and budgets of steps that double; the cheapest training that ends at the goal counts. (At a
+constant rate neither rotations nor Adam on QR layers reached it in 3000 steps, rotations by more.) Tests are not timed.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from lipspline.paper.wgan import digits
 
 RESULT = Path(__file__).resolve().parents[1] / "results" / "optimizer-race.json"
 COMPONENTS, WIDTH, BATCH, MARGIN = 128, 128, 256, 0.5
-GOAL, MOST_STEPS, TEST_EVERY = 0.98, 3000, 100
+GOAL, BUDGETS = 0.98, (300, 600, 1200, 2400)
 Optimizer = Callable[[nn.Module, float], torch.optim.Optimizer]
 
 
@@ -37,9 +38,9 @@ def rotating(model: nn.Module, rate: float) -> torch.optim.Optimizer:
 
 
 WAYS: dict[str, tuple[Method, Optimizer, tuple[float, ...]]] = {
-    "rotations (ls.optim.rotating)": ("qr", rotating, (0.02, 0.05, 0.1)),
-    "Adam, QR layers": ("qr", adam, (1e-3, 3e-3, 1e-2)),
-    "Adam, Björck layers": ("bjorck", adam, (1e-3, 3e-3, 1e-2)),
+    "rotations (ls.optim.rotating)": ("qr", rotating, (0.02, 0.05)),
+    "Adam, QR layers": ("qr", adam, (3e-3, 1e-2)),
+    "Adam, Björck layers": ("bjorck", adam, (3e-3, 1e-2)),
 }
 
 
@@ -53,28 +54,25 @@ def network(images: Tensor, method: Method) -> nn.Module:
     return nn.Sequential(*layers[:-1])
 
 
-def race(way: str, rate: float, data: Path) -> tuple[float | None, int, float]:
-    """Seconds of the processor until the goal (None if it is not reached), the steps, and the last accuracy."""
+def race(way: str, rate: float, steps: int, data: Path) -> tuple[float, float]:
+    """Seconds of the processor for a training of so many steps, and the accuracy at its end."""
     training, test = (digits(part, data) for part in ("train", "test"))
     method, build, _ = WAYS[way]
     model = network(training.images, method)
     optimizer = build(model, rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     order = torch.randperm(len(training.images), generator=torch.Generator().manual_seed(0))
-    spent, accuracy = 0.0, 0.0
-    for step in range(1, MOST_STEPS + 1):
+    begin = time.process_time()
+    for step in range(steps):
         rows = order[torch.arange(step * BATCH, (step + 1) * BATCH) % len(order)]
-        begin = time.process_time()
         optimizer.zero_grad()
         loss = ls.robust.multi_margin_loss(model(training.images[rows]), training.labels[rows], margin=MARGIN)
         loss.backward()
         optimizer.step()
-        spent += time.process_time() - begin
-        if step % TEST_EVERY == 0:
-            with torch.no_grad():
-                accuracy = ls.robust.certified_accuracy(model(test.images), test.labels, 0.0)
-            if accuracy >= GOAL:
-                return spent, step, accuracy
-    return None, MOST_STEPS, accuracy
+        schedule.step()
+    seconds = time.process_time() - begin
+    with torch.no_grad():
+        return seconds, ls.robust.certified_accuracy(model(test.images), test.labels, 0.0)
 
 
 def main() -> None:
@@ -84,11 +82,15 @@ def main() -> None:
     torch.set_num_threads(1)
     found: dict[str, list[dict]] = {}
     for way, (_, _, rates) in WAYS.items():
-        for rate in rates:
-            seconds, steps, accuracy = race(way, rate, data)
-            found.setdefault(way, []).append({"rate": rate, "seconds": seconds, "steps": steps, "accuracy": accuracy})
-            shown = "not reached" if seconds is None else f"{seconds:.1f} s"
-            print(f"{way}, rate {rate:g}: {shown} of one processor, {steps} steps, {100 * accuracy:.2f} %", flush=True)
+        for rate, steps in itertools.product(rates, BUDGETS):
+            runs = found.setdefault(way, [])
+            if any(run["rate"] == rate and run["accuracy"] >= GOAL for run in runs):
+                continue
+            seconds, accuracy = race(way, rate, steps, data)
+            runs.append({"rate": rate, "steps": steps, "seconds": seconds, "accuracy": accuracy})
+            print(f"{way}, rate {rate:g}, {steps} steps: {100 * accuracy:.2f} % in {seconds:.1f} s", flush=True)
+        there = [run["seconds"] for run in runs if run["accuracy"] >= GOAL]
+        print(f"{way}: {100 * GOAL:g} % " + (f"in {min(there):.1f} s" if there else "not reached"), flush=True)
     RESULT.write_text(json.dumps({"goal": GOAL, "torch": torch.__version__, "ways": found}, indent=2) + "\n")
 
 
