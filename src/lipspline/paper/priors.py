@@ -140,12 +140,12 @@ class PriorJob:
 
 
 def jobs(settings: PriorSettings) -> list[PriorJob]:
-    """The direct reconstruction and every prior, on every kind of scan."""
+    """The direct reconstruction and every prior, one after the other, each on every kind of scan."""
     sums = {DIRECT: "", **{name: resolve(name).sha256 for name in settings.priors}}
     return [
         PriorJob(case, scan, prior, sha256, settings.trials, settings.tol, settings.max_steps)
-        for case, scan in settings.scans.items()
         for prior, sha256 in sums.items()
+        for case, scan in settings.scans.items()
     ]
 
 
