@@ -8,7 +8,8 @@ import torch
 from operator_cases import data, dense, image, inner, random
 
 from lipspline.operators import MultiCoilMRI, NonCartesianMRI, radial_trajectory, simulated_maps
-from lipspline.operators.noncartesian import circulant_bound, toeplitz_kernel
+from lipspline.operators.noncartesian import toeplitz_kernel
+from lipspline.operators.toeplitz import circulant_bound
 
 
 def grid(height: int, width: int) -> torch.Tensor:
@@ -70,9 +71,14 @@ def check_bounds(H: NonCartesianMRI, seed: int = 0) -> None:
 
 @pytest.mark.slow
 def test_the_bounds_of_a_thousand_random_trajectories():
-    """Lines, spirals, scattered points and clusters of them, with and without weights."""
+    """Lines, spirals, scattered points and clusters of them, with and without weights, for one coil and for several."""
     for seed in range(1000):
-        check_bounds(random_trajectory(seed), seed)
+        H = random_trajectory(seed)
+        shape, draw = (H.domain.shape[1], H.domain.shape[2]), torch.Generator().manual_seed(seed)
+        seen = torch.randn(1 + seed % 4, *shape, dtype=torch.complex64, generator=draw)
+        maps = seen if seed % 2 else simulated_maps(1 + seed % 4, shape) * seen[:1].abs()
+        check_bounds(H, seed)
+        check_bounds(NonCartesianMRI(H.trajectory, shape, maps, weights=H.weights), seed)
 
 
 def random_trajectory(seed: int) -> NonCartesianMRI:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipspline._infra import checks
-from lipspline._infra.memory import remembered
 from lipspline.operators.base import LinearOperator, Space, rayleigh_lower_bound
 from lipspline.operators.coils import check_maps
 from lipspline.operators.mri import IMAGES, Images
+from lipspline.operators.toeplitz import eigenvalue_bounds
 
 ACCURACY = 1e-9
 """Relative error of the transform that finufft is asked for, in float64 whatever the precision of the images."""
@@ -21,12 +21,7 @@ KERNEL_ACCURACY = 1e-12
 """The same for the Toeplitz kernel that the norm is bounded with."""
 OUTWARD = 1e-6
 """What is added to the upper bound of the norm for the error of the transform, relatively."""
-EMBEDDINGS = 500  # circulants that are tried, at most, for a smaller bound
-LEVEL = 1.06  # of the lower bound: eigenvalues of circulants are cut down to it
-CLOSE = 1.09  # of the lower bound: an upper bound this near is not improved (the norm is its root)
 DENSITY_STEPS, DENSITY_ACCURACY = 15, 1e-4  # of the iteration for the density, and of its transforms
-FACTORS = ((32, 6), (64, 4))
-"""The size of circulants over that of images, for images up to a size; 3 for larger ones."""
 
 
 @final
@@ -96,10 +91,7 @@ class NonCartesianMRI(LinearOperator):
         return self.maps.shape[-2], self.maps.shape[-1]
 
     def norm_bounds(self) -> tuple[float, float]:
-        """From above the Toeplitz kernel of the transform embedded in a circulant; from below a Rayleigh quotient.
-
-        Times the largest root sum of squares of the maps. See `circulant_bound`.
-        """
+        """The largest eigenvalue of HᴴH, a sum of Toeplitz matrices seen by the coils: see `eigenvalue_bounds`."""
         return self._bounds
 
     def smallest_singular_value(self) -> float | None:
@@ -108,11 +100,15 @@ class NonCartesianMRI(LinearOperator):
 
     @cached_property
     def _bounds(self) -> tuple[float, float]:
-        sums = float(self.maps.to(torch.complex128).abs().square().sum(dim=0).max())
         squares = self._roots.square()
-        squared = circulant_bound(toeplitz_kernel(self._angles, squares, self._shape))
-        squared += KERNEL_ACCURACY * 9 * prod(self._shape) * float(squares.sum())
-        return rayleigh_lower_bound(self, max_steps=60, tol=1e-5), sqrt(squared * sums) * (1 + OUTWARD)
+        lower, upper = eigenvalue_bounds(toeplitz_kernel(self._angles, squares, self._shape), self.maps)
+        seen = float(self.maps.to(torch.complex128).abs().square().sum(dim=0).max())
+        error = KERNEL_ACCURACY * 9 * prod(self._shape) * float(squares.sum()) * seen
+        if self.domain.field == "real":  # the largest eigenvalue may belong to no real image
+            found = rayleigh_lower_bound(self, max_steps=60, tol=1e-5)
+        else:
+            found = sqrt(max(lower - error, 0.0)) * (1 - OUTWARD)
+        return found, sqrt(upper + error) * (1 + OUTWARD)
 
 
 def radial_trajectory(spokes: int, samples: int, *, golden: bool = True) -> Tensor:
@@ -166,63 +162,6 @@ def toeplitz_kernel(angles: Tensor, weights: Tensor, shape: tuple[int, int]) -> 
     r"""The kernel `t(l) = Σ_m w_m exp(i ω_m·l)` of AᴴA for the lags below the size of the image, `(2H - 1, 2W - 1)`."""
     sizes = (2 * shape[0] - 1, 2 * shape[1] - 1)
     return torch.from_numpy(_sums(weights.to(torch.complex128)[None], angles, sizes, KERNEL_ACCURACY)[0])
-
-
-@remembered
-def circulant_bound(kernel: Tensor) -> float:
-    """An upper bound on the largest eigenvalue of the Toeplitz matrix with this kernel `(2H - 1, 2W - 1)`.
-
-    The matrix is a part of each larger circulant matrix that has the kernel among its entries, so the largest
-    eigenvalue of the circulant, the largest value of the Fourier transform of its entries, is a bound. Its entries
-    beyond the kernel are free, and chosen so that the bound is small: in one dimension, on a fine grid, the least one
-    is the eigenvalue itself, since a trigonometric polynomial that is not negative is a square (Fejér and Riesz). The
-    search is that of Douglas and Rachford for a transform that is nowhere above a level and has the kernel; each
-    circulant on the way gives a bound, and the least is returned.
-
-    Example:
-        >>> one_point = torch.ones(7, 7, dtype=torch.complex128) / 16  # the largest eigenvalue is 1
-        >>> 1 <= circulant_bound(one_point) <= 1.1
-        True
-    """
-    shape = ((kernel.shape[0] + 1) // 2, (kernel.shape[1] + 1) // 2)
-    lower = _power_iteration(kernel, shape)
-    factor = next((factor for size, factor in FACTORS if max(shape) <= size), 3)
-    place, entries = _embedded(kernel, shape, factor)
-    values = torch.fft.fft2(entries).real
-    best = float(values.max())
-    for _ in range(EMBEDDINGS):
-        if best <= CLOSE * lower:
-            break
-        entries = torch.fft.ifft2(values.to(kernel.dtype))
-        entries[place] = kernel
-        feasible = torch.fft.fft2(entries).real
-        best = min(best, float(feasible.max()))
-        values = values + (2 * feasible - values).clamp_max(LEVEL * lower) - feasible
-    return best * (1 + 1e-12)
-
-
-def _embedded(kernel: Tensor, shape: tuple[int, int], factor: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Where the kernel lies in a circulant `factor` times as large as the image, and the entries of that."""
-    rows, columns = (torch.arange(-n + 1, n) % (factor * n) for n in shape)
-    place = (rows.unsqueeze(1), columns)
-    entries = kernel.new_zeros(factor * shape[0], factor * shape[1])
-    entries[place] = kernel
-    return place, entries
-
-
-def _power_iteration(kernel: Tensor, shape: tuple[int, int], steps: int = 100) -> float:
-    """A Rayleigh quotient of the Toeplitz matrix: a lower bound on its largest eigenvalue."""
-    spectrum = torch.fft.fft2(_embedded(kernel, shape, 2)[1])
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=kernel.dtype)
-    best = 0.0
-    for _ in range(steps):
-        x = x / torch.linalg.vector_norm(x)
-        y = torch.fft.ifft2(torch.fft.fft2(x, s=spectrum.shape) * spectrum)[: shape[0], : shape[1]]
-        previous, best = best, max(best, float((x.conj() * y).real.sum()))
-        if best <= previous * (1 + 1e-4):
-            break
-        x = y
-    return best
 
 
 def _checked_trajectory(trajectory: Tensor, shape: tuple[int, int]) -> Tensor:
