@@ -56,11 +56,11 @@ class OnnxModule(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         values: dict[str, Any] = {**self.fixed, **{name: getattr(self, own) for name, own in self.tensors.items()}}
-        values[self.input_name] = x
-        values[""] = None
+        values |= {self.input_name: x, "": None}
         layers = iter(self.layers)
         for kind, inputs, outputs, attributes in self.nodes:
-            function = next(layers) if isinstance(kind, nn.Module) else _OPERATIONS.get(kind, kind)
+            own = next(layers) if isinstance(kind, nn.Module) else kind
+            function = _OPERATIONS[own] if isinstance(own, str) else own
             results = function(*(values[name] for name in inputs), **attributes)
             for name, result in zip(outputs, results if isinstance(results, tuple) else (results,), strict=False):
                 values[name] = result
