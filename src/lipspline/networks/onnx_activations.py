@@ -93,9 +93,9 @@ class OnnxGraph:
 
 
 def recognise(
-    nodes: list[OnnxNode], constants: dict[str, np.ndarray], output: str
+    nodes: list[OnnxNode], constants: dict[str, np.ndarray], *outputs: str
 ) -> tuple[list[OnnxNode], dict[str, np.ndarray]]:
-    """The nodes that `output` needs, with activations in the place of what computes them, and the tables of these."""
+    """The nodes that the outputs need, with activations in the place of what computes them, and the tables of these."""
     graph, tables, replaced = OnnxGraph(nodes, constants), {}, []
     for node in nodes:
         found = _found(graph, node)
@@ -104,7 +104,7 @@ def recognise(
             tables.update(zip(names, found.tables, strict=True))
             node = OnnxNode(found.function, [found.input, *names], node.outputs, found.options)
         replaced.append(node)
-    return list(_needed(replaced, output)), tables
+    return list(_needed(replaced, set(outputs))), tables
 
 
 def _found(graph: OnnxGraph, node: OnnxNode) -> Recognised | None:
@@ -114,12 +114,11 @@ def _found(graph: OnnxGraph, node: OnnxNode) -> Recognised | None:
     return None
 
 
-def _needed(nodes: list[OnnxNode], output: str) -> Iterator[OnnxNode]:
-    wanted = {output}
+def _needed(nodes: list[OnnxNode], wanted: set[str]) -> Iterator[OnnxNode]:
     kept = []
     for node in reversed(nodes):
         if wanted & set(node.outputs):
-            wanted |= set(node.inputs)
+            wanted |= set(node.inputs) - {""}  # an input that is left out
             kept.append(node)
     return reversed(kept)
 

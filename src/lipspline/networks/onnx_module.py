@@ -32,7 +32,7 @@ class OnnxModule(nn.Module):
         self.fixed: dict[str, np.ndarray] = {}
         self.tensors: dict[str, str] = {}
         constants = {initial.name: numpy_helper.to_array(initial) for initial in graph.initializer}
-        nodes, tables = recognise([read_node(node) for node in graph.node], constants, graph.output[-1].name)
+        nodes, tables = recognise([read_node(n) for n in graph.node], constants, *(o.name for o in graph.output))
         for given, array in {**constants, **tables}.items():
             if np.issubdtype(array.dtype, np.floating) and array.ndim:  # limits and factors stay plain numbers
                 name = f"weight_{len(self.tensors)}"
