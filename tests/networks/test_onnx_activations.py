@@ -248,6 +248,19 @@ def test_steeper_slopes_have_a_larger_bound(files):
     assert ls.certify(from_onnx(path), torch.zeros(1, 2)).upper == pytest.approx(3, rel=1e-5)
 
 
+def test_no_value_of_a_file_takes_the_place_of_a_table(files, tmp_path):
+    """Values may have any name in a file, also one that is made up for a table."""
+    model = onnx.load(files["splines"])
+    graph, node, output = model.graph, onnx.helper.make_node, model.graph.output[0].name
+    graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((2, 4), np.float32), "zeros"))
+    graph.node.insert(0, node("Identity", ["zeros"], [f"{output}/table 1"]))
+    graph.node.append(node("ReduceSum", [f"{output}/table 1"], ["nothing"]))
+    graph.node.append(node("Add", [output, "nothing"], ["sum"]))
+    graph.output[0].name = "sum"
+    onnx.save(model, tmp_path / "named.onnx")
+    assert ls.certify(from_onnx(tmp_path / "named.onnx"), torch.zeros(1, 2)).upper == pytest.approx(1, abs=1e-3)
+
+
 def test_an_operation_of_another_domain_is_not_taken_for_ours(tmp_path):
     node = onnx.helper.make_node("evaluate_grid_spline", ["x"], ["y"], domain="lipspline")
     with pytest.raises(ValueError, match=r"no rule for these operations of ONNX: lipspline\.evaluate_grid_spline"):
@@ -291,3 +304,15 @@ def test_a_file_with_operations_of_its_own_is_refused(tmp_path):
     node = onnx.helper.make_node("Twice", ["x"], ["y"], domain="mine")
     with pytest.raises(ValueError, match="defines operations of its own"):
         from_onnx(saved(tmp_path, [node], imports=[("", 18), ("mine", 1)], functions=[own]))
+
+
+def test_an_output_without_a_name_is_no_input_that_is_left_out(tmp_path):
+    """Else the second half, -x, would be added to the first as the bias that the product has not."""
+    make = onnx.helper.make_node
+    nodes = [make("Neg", ["x"], ["minus"]), make("Concat", ["x", "minus"], ["both"], axis=2)]
+    nodes += [make("Split", ["both"], ["first", ""], axis=2, num_outputs=2), make("Flatten", ["first"], ["flat"])]
+    nodes += [make("Gemm", ["flat", "one", ""], ["product"]), make("Reshape", ["product", "shape"], ["y"])]
+    constants = [("one", np.eye(12, dtype=np.float32)), ("shape", np.array([1, 4, 3]))]
+    path = saved(tmp_path, nodes, constants=constants)
+    x = torch.rand(1, 4, 3)
+    assert torch.equal(from_onnx(path)(x), x)

@@ -27,7 +27,7 @@ class OnnxNode(NamedTuple):
     """An operation of the standard by its name, or a function or layer that was recognised."""
 
     kind: str | Callable[..., Any] | nn.Module
-    inputs: list[str]
+    inputs: list[Any]  # names, or keys of tables
     outputs: list[str]
     attributes: dict[str, Any]
 
@@ -94,15 +94,18 @@ class OnnxGraph:
 
 def recognise(
     nodes: list[OnnxNode], constants: dict[str, np.ndarray], *outputs: str
-) -> tuple[list[OnnxNode], dict[str, np.ndarray]]:
-    """The nodes that the outputs need, with activations in the place of what computes them, and the tables of these."""
+) -> tuple[list[OnnxNode], dict[tuple[str, int], np.ndarray]]:
+    """The nodes that the outputs need, with activations in the place of what computes them, and the tables of these.
+
+    A key of a table is no string, so that no value of the file can have its name.
+    """
     graph, tables, replaced = OnnxGraph(nodes, constants), {}, []
     for node in nodes:
         found = _found(graph, node)
         if found is not None:
-            names = [f"{node.outputs[0]}/table {i}" for i in range(len(found.tables))]
-            tables.update(zip(names, found.tables, strict=True))
-            node = OnnxNode(found.function, [found.input, *names], node.outputs, found.options)
+            keys = [(node.outputs[0], i) for i in range(len(found.tables))]
+            tables.update(zip(keys, found.tables, strict=True))
+            node = OnnxNode(found.function, [found.input, *keys], node.outputs, found.options)
         replaced.append(node)
     return list(_needed(replaced, set(outputs))), tables
 

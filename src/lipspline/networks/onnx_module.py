@@ -29,8 +29,8 @@ class OnnxModule(nn.Module):
         super().__init__()
         from onnx import numpy_helper
 
-        self.fixed: dict[str, np.ndarray] = {}
-        self.tensors: dict[str, str] = {}
+        self.fixed: dict[Any, np.ndarray] = {}
+        self.tensors: dict[Any, str] = {}
         constants = {initial.name: numpy_helper.to_array(initial) for initial in graph.initializer}
         nodes, tables = recognise([read_node(n) for n in graph.node], constants, *(o.name for o in graph.output))
         for given, array in {**constants, **tables}.items():
@@ -55,15 +55,15 @@ class OnnxModule(nn.Module):
         self.nodes, self.layers = nodes, nn.ModuleList(node.kind for node in nodes if isinstance(node.kind, nn.Module))
 
     def forward(self, x: Tensor) -> Tensor:
-        values: dict[str, Any] = {**self.fixed, **{name: getattr(self, own) for name, own in self.tensors.items()}}
+        values: dict[Any, Any] = {**self.fixed, **{name: getattr(self, own) for name, own in self.tensors.items()}}
         values |= {self.input_name: x, "": None}
         layers = iter(self.layers)
         for kind, inputs, outputs, attributes in self.nodes:
             own = next(layers) if isinstance(kind, nn.Module) else kind
             function = _OPERATIONS[own] if isinstance(own, str) else own
             results = function(*(values[name] for name in inputs), **attributes)
-            for name, result in zip(outputs, results if isinstance(results, tuple) else (results,), strict=False):
-                values[name] = result
+            named = zip(outputs, results if isinstance(results, tuple) else (results,), strict=False)
+            values |= {name: result for name, result in named if name}
         return values[self.output_name]
 
 
