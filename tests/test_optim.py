@@ -135,3 +135,9 @@ def test_gradients_stay_after_a_step():
 def test_a_matrix_that_is_not_orthonormal_is_refused():
     with pytest.raises(ValueError, match="no orthonormal matrix"):
         ls.optim.Rotating([{"params": [nn.Parameter(2 * torch.eye(3))], "rotates": True}])
+
+
+@pytest.mark.parametrize("angle", [-1, 0, float("nan")])
+def test_a_wrong_angle_is_refused_by_its_name(angle: float):
+    with pytest.raises(ValueError, match=r"^angle must be a positive finite number, but is "):
+        ls.optim.rotating(nn.Linear(2, 2), angle=angle)

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import nn
 
+from lipspline._infra import checks
 from lipspline.training.optim import Rotating, orthonormalize_, param_groups
 
 __all__ = ["Rotating", "param_groups", "rotating"]
@@ -30,5 +31,7 @@ def rotating(model: nn.Module, lr: float = 1e-3, *, angle: float = 0.02, **optio
         >>> ls.certify(model).upper < 1.001
         True
     """
+    checks.positive("lr", lr)
+    checks.positive("angle", angle)
     orthonormalize_(model)
     return Rotating(param_groups(model, lr, rotations=angle), lr=lr, **options)

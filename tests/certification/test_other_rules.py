@@ -9,6 +9,7 @@ from layer_norms import learned, upper
 from torch import nn
 
 from lipspline.certification import certify
+from lipspline.kernels import piecewise_affine
 from lipspline.nn import (
     AbsoluteValue,
     FoldedSpline,
@@ -36,6 +37,16 @@ def test_the_certified_slope_is_the_steepest_ratio_of_the_function():
     ratio = float((spline(x).diff(dim=0) / x.diff(dim=0)).abs().max())
     assert upper(spline) == pytest.approx(ratio, rel=1e-9)
     assert upper(spline) <= 0.75
+
+
+def test_large_values_in_one_channel_excuse_no_jump_in_another():
+    class Jumps(nn.Module):
+        def forward(self, x):
+            b, s = torch.tensor([[0.0, 0.5], [1e6, 1e6]]), torch.tensor([[1.0, 1.0], [0.0, 0.0]])
+            return piecewise_affine(x, b, s, torch.ones(2), 1.0)
+
+    with pytest.raises(ValueError, match=r"its splines jump, by up to 0\.5"):
+        certify(Jumps(), torch.zeros(1, 2))
 
 
 @pytest.mark.parametrize("name", ["slopes", "scale", "mean", "b"])

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from kernel_cases import samples
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -51,47 +52,6 @@ def test_a_module_with_opaque_functions_can_be_reloaded():
 
 
 # The table
-
-
-def samples(dtype: torch.dtype) -> dict[str, tuple]:
-    """Arguments for every kernel."""
-    torch.manual_seed(0)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, dtype=torch.float64).to(dtype)
-
-    x, g, b, s = normal(2, 4, 5, 3), normal(2, 4, 5, 3), normal(4, 6), normal(4, 6)
-    scale = normal(4).exp()
-    c, spline = normal(4, 7), (0.7, -1.0, 1.0)
-    lines = torch.rand(3, 5, dtype=torch.float64), torch.rand(3, 5, dtype=torch.float64) + 0.1
-    images, half = normal(3, 1, 7, 9), normal(8, 3, 3)
-    mirrored = half.flip(1, 2) * torch.tensor([1.0] * 4 + [-1.0] * 4, dtype=dtype).reshape(8, 1, 1)
-    ridge = (half + mirrored).unsqueeze(1), normal(8, 6), normal(8, 6), normal(8).exp(), 3.0, 4
-    one_each = (ridge[0], *(t.expand(3, *t.shape).contiguous() for t in ridge[1:4]), 3.0, 4)
-    return {
-        "ridge_gradient": (images, *ridge),
-        "ridge_energy": (images, *ridge[:3], normal(8, 6), *ridge[3:]),
-        "ridge_pairing": (images.flip(0), images, *one_each),
-        "weighted_ridge_gradient": (images, *ridge[:4], normal(3, 8, 7, 9).exp(), *ridge[4:]),
-        "weighted_ridge_pairing": (images.flip(0), images, *one_each[:4], normal(3, 8, 7, 9).exp(), *one_each[4:]),
-        "piecewise_affine": (x, b, s, scale, 2.5, 1),
-        "piecewise_affine_backward": (g, x, s, scale, 2.5, 1),
-        "swap_pairs": (g, x, True, 1),
-        "householder": (x, normal(2, 2), 1),
-        "householder_backward": (g, x, normal(2, 2), 1),
-        "spline_tables": (c, scale, *spline),
-        "spline_tables_backward": (b, s, c, scale, *spline),
-        "scaled_spline": (x, c, scale.log(), *spline, 1),
-        "scaled_spline_backward": (g, x, c, scale.log(), *spline, 1),
-        "line_sums": (normal(2, 5, 6, 4), *lines, 7),
-        "line_spread": (normal(2, 3, 7, 4), *lines, 6),
-        "ray_sums": (normal(2, 4, 6, 4), *lines, 5),
-        "ray_spread": (normal(2, 3, 5, 4), *lines, 4, 6),
-        "winograd": (x, normal(6, 4, 3, 3), normal(6)),
-        "wavelet_split": (normal(2, 7, 9, 2), normal(2, 4), 2),
-        "wavelet_merge": (normal(2, 7, 9, 2), normal(2, 3, 7, 9, 2), normal(2, 4), 2),
-        "total_variation": (normal(3, 7), normal(3, 7).exp(), normal(3).exp()),
-    }
 
 
 def tensors_of(kernel: Kernel, arguments: tuple) -> tuple[Tensor, ...]:

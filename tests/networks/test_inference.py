@@ -103,6 +103,32 @@ def test_plain_does_not_hide_a_constraint_that_fails():
         plain(model)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("activation", ["lls", "hh"])
+def test_plain_networks_of_half_precision_have_the_same_outputs_and_are_certified_at_most_one(activation, dtype):
+    """Rounded weights exceed their target by more than those of float32 do."""
+    torch.manual_seed(0)
+    dense, image = mlp(4, 3, width=64, depth=2, activation=activation), denoiser(activation, channels=4, depth=2)
+    for model, x in ((dense, torch.randn(5, 4)), (image, torch.rand(1, 1, 8, 8))):
+        half = model.to(dtype).eval()
+        folded = plain(half)
+        assert certify(folded).upper <= 1
+        torch.testing.assert_close(folded(x.to(dtype)), half(x.to(dtype)), rtol=0, atol=8 * torch.finfo(dtype).eps)
+
+
+def test_half_precision_hides_no_constraint_that_fails():
+    class Wrong(nn.Module):
+        lipschitz = 1.0
+
+        def forward(self, w: Tensor) -> Tensor:
+            return 1.05 * torch.eye(len(w)).to(w)
+
+    layer = nn.Linear(4, 4)
+    parametrize.register_parametrization(layer, "weight", Wrong(), unsafe=True)
+    with pytest.raises(ValueError, match="more than rounding explains"):
+        plain(layer.bfloat16())
+
+
 def test_plain_networks_can_be_exported_by_torch():
     """torch.export with a free batch and free image sizes."""
     ordinary = plain(small_denoiser())

@@ -68,7 +68,7 @@ def attempt(python: Path, torch: str, tests: list[str], folder: Path) -> str:
             return f"not installed: {done.stderr.strip().splitlines()[-1]}"
     shutil.rmtree(source / "src")  # so that the tests import what was installed
     version = subprocess.run([own, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True)
-    command = [own, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    command = [own, "-m", "pytest", "-p", "no:cacheprovider", *tests]  # pyproject.toml has -q: two would hide the count
     done = subprocess.run(command, cwd=source, capture_output=True, text=True)
     last = (done.stdout.strip().splitlines() or [done.stderr])[-1]
     return f"torch {version.stdout.strip()}: {'passed' if done.returncode == 0 else 'FAILED'}: {last}"

@@ -1,5 +1,6 @@
 """A trained network as ordinary layers, ready to run fast or elsewhere: its plain form, and ONNX."""
 
+import math
 import os
 from typing import Any
 
@@ -70,14 +71,27 @@ def _shrink(layer: nn.Module, target: float, name: str) -> None:
     """Divide the weight of a layer by its bound until the bound of the rounded weight is at most `target`."""
     weight = layer.get_parameter("weight")
     exact, divisor = weight.double(), 1.0
+    allowed, least = _rounding(weight)
     while (bound := layer_bound(layer).upper) > target:
-        if bound > target * (1 + ROUNDING):
+        if divisor == 1 and bound > target * (1 + allowed):
             raise ValueError(
                 f"Layer {name!r} should have Lipschitz constant {target:g}, but its bound is {bound:.9g}: "
                 f"more than rounding explains, so plain will not hide it."
             )
-        divisor *= bound / target * (1 + 1e-9)
+        divisor *= max(bound / target, least) * (1 + 1e-9)
         weight.copy_((exact / divisor).to(weight.dtype))
+
+
+def _rounding(weight: Tensor) -> tuple[float, float]:
+    """How far rounding may push the norm of a weight above its target, and the smallest factor that changes entries.
+
+    Entries of half precision are off by eps/2 of their size, and the norm by that times the root of the rank at most.
+    """
+    eps = torch.finfo(weight.dtype).eps
+    if eps < ROUNDING:
+        return ROUNDING, 1.0
+    rank = min(weight.shape[0], weight.numel() // weight.shape[0])
+    return eps * math.sqrt(rank), 1 + eps / 8
 
 
 def to_onnx(model: nn.Module, path: str | os.PathLike[str], input_shape: tuple[int, ...]) -> None:

@@ -1,6 +1,7 @@
 """An ONNX file as a module of torch, so that it can be certified: the common operations of the standard.
 
-Shapes and other integers are computed when the module runs, with numpy, so that tracing sees plain numbers.
+Activations of files that `to_onnx` wrote are recognised (`onnx_activations`). Shapes and other integers are computed
+when the module runs, with numpy, so that tracing sees plain numbers.
 """
 
 import math
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lipspline.networks.onnx_activations import read_node, recognise
+
 Attributes = dict[str, Any]
 Operation = Callable[..., Any]
 _OPERATIONS: dict[str, Operation] = {}
@@ -22,21 +25,21 @@ _OPERATIONS: dict[str, Operation] = {}
 class OnnxModule(nn.Module):
     """The graph of an ONNX file, with one input and one output; made by `from_onnx`."""
 
-    def __init__(self, graph: Any, opset: int):
+    def __init__(self, graph: Any):
         super().__init__()
         from onnx import numpy_helper
 
-        self.opset = opset
-        self.fixed: dict[str, np.ndarray] = {}
-        self.tensors: dict[str, str] = {}
-        for initial in graph.initializer:
-            array = numpy_helper.to_array(initial)
+        self.fixed: dict[Any, np.ndarray] = {}
+        self.tensors: dict[Any, str] = {}
+        constants = {initial.name: numpy_helper.to_array(initial) for initial in graph.initializer}
+        nodes, tables = recognise([read_node(n) for n in graph.node], constants, *(o.name for o in graph.output))
+        for given, array in {**constants, **tables}.items():
             if np.issubdtype(array.dtype, np.floating) and array.ndim:  # limits and factors stay plain numbers
                 name = f"weight_{len(self.tensors)}"
                 self.register_buffer(name, torch.from_numpy(array.copy()))
-                self.tensors[initial.name] = name
+                self.tensors[given] = name
             else:
-                self.fixed[initial.name] = array
+                self.fixed[given] = array
         inputs = [value for value in graph.input if value.name not in self.tensors and value.name not in self.fixed]
         if len(inputs) != 1 or len(graph.output) != 1:
             raise ValueError(
@@ -46,19 +49,21 @@ class OnnxModule(nn.Module):
         self.input_name, self.output_name = inputs[0].name, graph.output[0].name
         sizes = inputs[0].type.tensor_type.shape.dim
         self.input_sizes = tuple(d.dim_value if d.HasField("dim_value") else None for d in sizes)
-        self.nodes = [_read_node(node) for node in graph.node]
-        unknown = sorted({kind for kind, *_ in self.nodes if kind not in _OPERATIONS})
+        unknown = sorted({node.kind for node in nodes if isinstance(node.kind, str) and node.kind not in _OPERATIONS})
         if unknown:
             raise ValueError(f"certify has no rule for these operations of ONNX: {', '.join(unknown)}.")
+        self.nodes, self.layers = nodes, nn.ModuleList(node.kind for node in nodes if isinstance(node.kind, nn.Module))
 
     def forward(self, x: Tensor) -> Tensor:
-        values: dict[str, Any] = {**self.fixed, **{name: getattr(self, own) for name, own in self.tensors.items()}}
-        values[self.input_name] = x
-        values[""] = None
+        values: dict[Any, Any] = {**self.fixed, **{name: getattr(self, own) for name, own in self.tensors.items()}}
+        values |= {self.input_name: x, "": None}
+        layers = iter(self.layers)
         for kind, inputs, outputs, attributes in self.nodes:
-            results = _OPERATIONS[kind](*(values[name] for name in inputs), **attributes)
-            for name, result in zip(outputs, results if isinstance(results, tuple) else (results,), strict=False):
-                values[name] = result
+            own = next(layers) if isinstance(kind, nn.Module) else kind
+            function = _OPERATIONS[own] if isinstance(own, str) else own
+            results = function(*(values[name] for name in inputs), **attributes)
+            named = zip(outputs, results if isinstance(results, tuple) else (results,), strict=False)
+            values |= {name: result for name, result in named if name}
         return values[self.output_name]
 
 
@@ -79,21 +84,12 @@ def from_onnx(path: str | os.PathLike[str]) -> OnnxModule:
         raise
     except Exception as error:
         raise ValueError(f"{Path(path).name} is no ONNX file that can be read ({type(error).__name__}).") from error
+    if model.functions:
+        raise ValueError(f"{Path(path).name} defines operations of its own, which may replace those of the standard.")
     opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
-    return OnnxModule(model.graph, opset).eval()
-
-
-def _read_node(node: Any) -> tuple[str, list[str], list[str], Attributes]:
-    from onnx import helper, numpy_helper
-
-    attributes: Attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    attributes = {k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()}
-    if node.op_type == "Constant" and "value" in attributes:
-        attributes = {"value": numpy_helper.to_array(attributes["value"])}
-    kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-    if kind == "Split":
-        attributes["outputs"] = len(node.output)
-    return kind, list(node.input), list(node.output), attributes
+    if opset < 13 and any(node.op_type == "LogSoftmax" for node in model.graph.node):
+        raise ValueError("A LogSoftmax before opset 13 is over all axes from one on, which has no rule. Export anew.")
+    return OnnxModule(model.graph).eval()
 
 
 def _is(name: str) -> Callable[[Operation], Operation]:
@@ -149,7 +145,8 @@ _OPERATIONS |= {
     "HardSwish": F.hardswish,
     "Softsign": F.softsign,
     "Identity": lambda x: x,
-    "Dropout": lambda x, *_, **__: x,
+    "Dropout": lambda x, ratio=None, training=False, **_: x if not _flag(training) else _refuse_training(),
+    "PRelu": lambda x, slope: F.prelu(x, slope.reshape(-1)),
     "LeakyRelu": lambda x, alpha=0.01: F.leaky_relu(x, alpha),
     "Elu": lambda x, alpha=1.0: F.elu(x, alpha),
     "Celu": lambda x, alpha=1.0: F.celu(x, alpha),
@@ -168,6 +165,7 @@ _OPERATIONS |= {
     ),
     "Shape": lambda x, start=0, end=None: np.asarray(x.shape[start:end], dtype=np.int64),
     "Transpose": lambda x, perm=None: x.permute(perm or tuple(reversed(range(x.ndim)))),
+    "Expand": lambda x, shape: x.expand(torch.broadcast_shapes(x.shape, tuple(_ints(shape)))),
     "Flatten": lambda x, axis=1: x.reshape(math.prod(x.shape[:axis]), -1),
     "Cast": lambda x, to=1: x if isinstance(x, np.ndarray) or to in (1, 10, 11, 16) else _refuse_cast(),
     "Selu": lambda x, alpha=1.6732632, gamma=1.0507010: gamma * F.elu(x, alpha),
@@ -181,6 +179,14 @@ def _constant(value: Any) -> Any:
     return torch.from_numpy(array.copy()) if np.issubdtype(array.dtype, np.floating) and array.ndim else array
 
 
+def _flag(value: Any) -> bool:
+    return value is not None and bool(_ints(value)[0])
+
+
+def _refuse_training() -> Any:
+    raise ValueError("The file drops entries at random, as in training, and enlarges the others.")
+
+
 def _refuse_cast() -> Any:
     raise ValueError("The file casts a tensor to integers, which jumps, so that it has no Lipschitz constant.")
 
@@ -192,11 +198,6 @@ def _clip(x: Tensor, low: Any = None, high: Any = None, min: float | None = None
         for b in (low if low is not None else min, high if high is not None else max)
     ]
     return x.clamp(*bounds)
-
-
-@_is("PRelu")
-def _prelu(x: Tensor, slope: Tensor) -> Tensor:
-    return F.prelu(x, slope.reshape(-1))
 
 
 @_is("Gemm")
@@ -350,6 +351,8 @@ def _reduction(name: str) -> Operation:
     def reduce(x: Any, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
         if not isinstance(x, Tensor):
             return np.prod(x) if name == "prod" else getattr(np, name)(x)
+        if noop_with_empty_axes and (axes is None or not _ints(axes)):
+            return x
         places = tuple(_ints(axes)) if axes is not None else tuple(range(x.ndim))
         return getattr(x, name)(places, keepdim=bool(keepdims))
 
@@ -375,6 +378,12 @@ def _fold(function: Callable[[Tensor, Tensor], Tensor], parts: tuple[Any, ...]) 
     return result
 
 
+@_is("TopK")
+def _top_k(x, k, *, axis=-1, largest=1, sorted=1):
+    """The values only: where they are jumps."""
+    return x.topk(*_ints(k), dim=axis, largest=bool(largest), sorted=bool(sorted)).values
+
+
 @_is("DepthToSpace")
 def _depth_to_space(x, *, blocksize, mode="DCR"):
     if mode == "CRD":
@@ -389,8 +398,3 @@ def _space_to_depth(x, *, blocksize):
     b, c, h, w = x.shape
     x = x.reshape(b, c, h // blocksize, blocksize, w // blocksize, blocksize).permute(0, 3, 5, 1, 2, 4)
     return x.reshape(b, c * blocksize**2, h // blocksize, w // blocksize)
-
-
-@_is("Expand")
-def _expand(x, shape):
-    return x.expand(torch.broadcast_shapes(x.shape, tuple(_ints(shape))))

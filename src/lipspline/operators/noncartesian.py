@@ -209,7 +209,7 @@ class _Forward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, angles: Tensor, shape: tuple[int, int]) -> Tensor:
         ctx.angles, ctx.shape = angles, shape
-        values = _values(x.detach().to(torch.complex128).flatten(0, 1).cpu(), angles, ACCURACY)
+        values = _values(x.detach().to(torch.complex128).flatten(0, 1), angles, ACCURACY)
         return torch.from_numpy(values).view(*x.shape[:2], -1).to(x.dtype).to(x.device)
 
     @staticmethod
@@ -221,7 +221,7 @@ class _Adjoint(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, angles: Tensor, shape: tuple[int, int]) -> Tensor:
         ctx.angles, ctx.shape = angles, shape
-        images = _sums(y.detach().to(torch.complex128).flatten(0, 1).cpu(), angles, shape, ACCURACY)
+        images = _sums(y.detach().to(torch.complex128).flatten(0, 1), angles, shape, ACCURACY)
         return torch.from_numpy(images).view(*y.shape[:2], *shape).to(y.dtype).to(y.device)
 
     @staticmethod
@@ -233,7 +233,7 @@ def _values(images: Tensor, angles: Tensor, accuracy: float) -> NDArray[np.compl
     """`Σ_p x_p exp(-i ω_m·p)` for images `(n, H, W)` with positions counted from the middle, `(n, M)`."""
     finufft = checks.require("finufft", "nufft", "MRI on a trajectory")
     first, second = (np.ascontiguousarray(angles[:, i].cpu().numpy()) for i in (0, 1))
-    pixels = np.ascontiguousarray(images.numpy())
+    pixels = np.ascontiguousarray(images.cpu().numpy())
     found = finufft.nufft2d2(first, second, pixels, eps=accuracy, isign=-1, nthreads=torch.get_num_threads())
     return found.reshape(len(pixels), -1)
 
@@ -242,6 +242,6 @@ def _sums(values: Tensor, angles: Tensor, shape: tuple[int, int], accuracy: floa
     """`Σ_m y_m exp(i ω_m·p)` for values `(n, M)` at positions counted from the middle, `(n, H, W)`."""
     finufft = checks.require("finufft", "nufft", "MRI on a trajectory")
     first, second = (np.ascontiguousarray(angles[:, i].cpu().numpy()) for i in (0, 1))
-    strengths = np.ascontiguousarray(values.numpy())
+    strengths = np.ascontiguousarray(values.cpu().numpy())
     found = finufft.nufft2d1(first, second, strengths, shape, eps=accuracy, isign=1, nthreads=torch.get_num_threads())
     return found.reshape(len(strengths), *shape)

@@ -85,7 +85,7 @@ def eigenvalue_bounds(kernel: Tensor, maps: Tensor) -> tuple[float, float]:
         >>> 0.999 <= lower <= 1 <= upper <= 1.04
         True
     """
-    maps = maps.to(torch.complex128)
+    maps = maps.detach().cpu().to(torch.complex128)  # as the kernel is; some devices have no float64
     shape = (maps.shape[-2], maps.shape[-1])
     matrix = CoilToeplitz(maps, torch.fft.fft2(_embedded(kernel, shape, 2)[1]).real)
     squares = maps.abs().square().sum(dim=0)
@@ -171,7 +171,7 @@ def _differences(k: Tensor, size: int, length: int) -> tuple[Tensor, Tensor]:
 
 def _waves(k: Tensor, size: int, length: int) -> Tensor:
     """`exp(-2πi k p / size)` for frequencies k and positions p < length, complex128 `(len(k), length)`."""
-    turns = (k.unsqueeze(1) * torch.arange(length, device=k.device)) % size
+    turns = (k.unsqueeze(1) * torch.arange(length)) % size
     angles = turns.to(torch.float64) * (-2 * pi / size)
     return torch.polar(torch.ones_like(angles), angles)
 

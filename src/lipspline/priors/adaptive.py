@@ -193,9 +193,8 @@ class AdaptiveAtNoise(AdaptiveEnergy):
         """‖W‖ m L_G: how fast the gradient of the second energy changes with the first image, at most."""
         tables = self.second.tables
         b, s, scale = tables.b.double(), tables.s.double(), tables.scale.double()
-        edges = (torch.arange(b.shape[-1] + 1, dtype=torch.float64) - tables.offset) / scale[
-            :, None
-        ]  # knots, both ends too
+        places = torch.arange(b.shape[-1] + 1, dtype=torch.float64, device=b.device)
+        edges = (places - tables.offset) / scale[:, None]  # knots, both ends too
         values = torch.stack([b + s * edges[:, :-1], b + s * edges[:, 1:]]).abs()
         # slopes are at least 0 and the last ones are 0, so that no value lies beyond those at the knots
         filters = self.second.lipschitz  # ‖W‖² times the largest slope
