@@ -10,6 +10,8 @@ from torch import Tensor
 
 from lipspline.operators import MRI, Identity, Matrix, MultiCoilMRI, cartesian_mask, simulated_maps
 from lipspline.pnp import Tier, minimize
+from lipspline.pnp.batch import Status
+from lipspline.pnp.descent import PATIENCE, _Descent
 from lipspline.pnp.guarantee import ObjectiveSetting
 from lipspline.priors import resolve
 from lipspline.priors.energy import AdaptiveEnergy, Energy
@@ -198,6 +200,38 @@ class TestDistance:
         assert solution.certificate.distance < 1e-9
 
 
+class Rough(Quadratic):
+    """A gradient that is off by a fixed small image: none is shorter than that."""
+
+    def gradient(self, x):
+        return super().gradient(x) + 3e-6 * torch.randn(
+            x.shape, generator=torch.Generator().manual_seed(int(1e9 * abs(float(x.sum()))) % 2**31)
+        )
+
+
+class TestPrecision:
+    def test_a_tolerance_below_the_precision_of_the_images_is_taken_for_it(self):
+        a, y = torch.eye(6) + 0.1 * torch.randn(6, 6), torch.randn(1, 6)
+        solution = minimize(y, Matrix(a), Quadratic(torch.eye(6)), 0.1, tol=1e-12)
+        assert solution.converged
+        assert solution.certificate.tol == torch.finfo(torch.float32).eps
+
+    def test_gradients_that_are_round_off_end_the_descent(self):
+        a, y = torch.eye(6) + 0.1 * torch.randn(6, 6), torch.randn(1, 6)
+        solution = minimize(y, Matrix(a), Rough(torch.eye(6)), 1.0, tol=1e-7, max_steps=2000)
+        assert solution.certificate.status is Status.ROUND_OFF
+        assert solution.denoiser_calls < 400
+
+    def test_residuals_stall_only_where_they_are_tiny_and_do_not_fall(self):
+        descent = object.__new__(_Descent)
+        descent.eps = 1e-7
+        flat, falling = [1.0] + 100 * [5e-6], [1e-5 * 0.99**k for k in range(120)]
+        assert descent._stalls(flat)
+        assert not descent._stalls(flat[:PATIENCE])
+        assert not descent._stalls([10 * residual for residual in flat])
+        assert not descent._stalls(falling)
+
+
 class TestWeaklyConvex:
     H = Matrix(torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]], dtype=torch.float64))
 
@@ -365,3 +399,13 @@ class TestTwoPasses:
             slack = after.certificate.distance + before.certificate.distance
             assert float(moved.norm()) <= whole * float(step.norm()) + slack
             assert float(H.forward(moved).norm()) <= data * float(step.norm()) + slack
+
+    def test_the_first_pass_of_a_fine_solution_is_solved_so_far_that_the_distance_says_something(self):
+        H = MRI(cartesian_mask(32, acceleration=2, seed=0))
+        energy = resolve("ridge-adaptive").at(0.05)
+        y = H.forward(torch.rand(1, 1, 32, 32, generator=torch.Generator().manual_seed(0)))
+        assert isinstance(energy, AdaptiveEnergy)
+        fine, coarse = (minimize(y, H, energy, 1.0, tol=tol).certificate for tol in (1e-5, 2e-5))
+        assert fine.relative_distance is not None
+        assert coarse.relative_distance is not None
+        assert fine.relative_distance < coarse.relative_distance / 10

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from torch import nn
 
 from lipspline import declare, operators, pnp
-from lipspline.report.plain_words import DataMisfit, at_most, certificate_lines, lines_text, one_part_in, percent
+from lipspline.pnp.batch import Status
+from lipspline.priors.tv import TotalVariation
+from lipspline.report.plain_words import (
+    DataMisfit,
+    at_most,
+    certificate_lines,
+    headline,
+    lines_text,
+    one_part_in,
+    percent,
+)
 
 
 def solved(**options):
@@ -186,3 +196,26 @@ def test_a_bound_that_somebody_vouches_for_is_called_so():
     assert "(a projection)" in found["Denoiser D"].sentence
     assert found["Convergence"].standing == "vouched for"
     assert lines("proven")["Denoiser D"].standing == "proven"
+
+
+def test_the_end_of_precision_is_no_violation():
+    ended = replace(CERTIFICATES["ended early"](), status=Status.ROUND_OFF)
+    assert told(ended)["Last change"].standing == "measured"
+    assert "rounded too coarsely" in told(ended)["Last change"].sentence
+    assert ("Settled", "good") in headline(ended, True, None)
+    assert ("Not settled", "bad") in headline(CERTIFICATES["ended early"](), True, None)
+
+
+def test_a_bound_that_tells_little_has_no_tick():
+    """Of two passes the bound on data is often above a hundred."""
+    one_pass = pnp.minimize(torch.rand(1, 1, 4, 4), operators.Identity((1, 4, 4)), TotalVariation(), 0.1).certificate
+    assert any(text.startswith("Data stability") and kind == "good" for text, kind in headline(one_pass, True, None))
+    moving = replace(one_pass, setting=replace(one_pass.setting, moving=50.0, smallest=None, convexity=1e-3))
+    (data,) = (pair for pair in headline(moving, True, None) if pair[0].startswith("Data stability"))
+    assert data[1] == "moot"
+    assert "says little" in told(moving)["Data stability"].sentence
+
+
+def test_an_image_that_does_not_fit_has_no_ticks():
+    kinds = {kind for _, kind in headline(CERTIFICATES["proven"](), False, True)}
+    assert kinds == {"bad", "moot"}

@@ -63,8 +63,14 @@ Accelerate = Annotated[bool, typer.Option("--accelerate/--plain", help="Anderson
 Contraction = Annotated[
     float, typer.Option(help="Of a denoiser: shrink each step by K < 1, such as 0.99; then images are proven stable.")
 ]
-Tol = Annotated[float, typer.Option(help="Stop when the relative change of the image is below this.")]
-MaxSteps = Annotated[int, typer.Option(help="The largest number of denoiser calls for a slice.")]
+Tol = Annotated[
+    float,
+    typer.Option(
+        help="Stop when the relative change of the image is below this; with energies (ridge, tv, ...), when the "
+        "relative gradient is below a twentieth of it, which takes the image as far."
+    ),
+]
+MaxSteps = Annotated[int, typer.Option(help="The largest number of calls of the prior for a slice, in each pass.")]
 Compare = Annotated[
     str, typer.Option(help="Other priors, such as tv,lls: the middle slice with each of them too, in page and JSON.")
 ]

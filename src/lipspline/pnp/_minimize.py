@@ -28,6 +28,9 @@ from lipspline.pnp.primal_dual import PrimalDual
 from lipspline.priors.energy import AdaptiveEnergy, AnalysisEnergy, Energy
 
 CONVEXITY = 1e-4
+FIRST_PASS, FINE = 0.02, 1e-5
+"""An adaptive energy multiplies what the first pass leaves open by hundreds: where the tolerance is at most FINE, so
+that the answer matters and not a first look, the first pass is solved FIRST_PASS times as far."""
 # Round-off of the gradient of an energy in float64, in units of eps times the norms involved.
 ENERGY_TERMS = 1e4
 
@@ -74,8 +77,9 @@ def minimize(
             and the larger the constants.
         reference: r, an image or a batch that does not depend on y; 0 if not given.
         tol: stop when the gradient of J (reduced by the constraint) is at most `tol ‖H‖² ‖x‖`; for a convex energy the
-            image is then within `tol / convexity · ‖x‖` of the minimiser, in truth often much nearer.
-        max_steps: the largest number of calls of the gradient.
+            image is then within `tol / convexity · ‖x‖` of the minimiser, in truth often much nearer. A tolerance below
+            the precision of the images, 1.2e-7 in float32, is taken for that.
+        max_steps: the largest number of calls of the gradient, in each pass.
         start: first iterate; `Hᵀy / ‖H‖²` if not given.
         progress: called with a `Progress` after each call of the gradient.
     """
@@ -92,7 +96,10 @@ def minimize(
         raise ValueError(wrong[0])
     problem = _Problem(y, H, energy, setting, limits, supported(_reference(reference, first), H))
     told = progress if progress is None or adaptive is None else _OfTwoPasses(progress)
-    value, runs, evidence = problem.solve(first, tol, max_steps, told)
+    finest = torch.finfo(first.dtype).eps
+    tol = max(tol, finest)
+    before = max(FIRST_PASS * tol, finest) if adaptive and tol <= FINE else tol
+    value, runs, evidence = problem.solve(first, before, max_steps, told)
     if adaptive:
         problem, moved = problem.second_pass(adaptive, value, float(strength))
         value, later, distances = problem.solve(value, tol, max_steps, told)

@@ -52,6 +52,8 @@ class ReconstructionCertificate:
     """Why there is no bound on the distance, if there is none."""
     relative_distance: float | None = None
     """Bound on `‖x - x*‖ / ‖x‖`: the distance as a share of the image."""
+    status: Status = Status.CONVERGED
+    """How the iteration ended, for the first image that did not converge, if any."""
 
     @classmethod
     def of(
@@ -79,6 +81,7 @@ class ReconstructionCertificate:
             distance=None if distances is None else float(distances.max()),
             distance_note=distance_note,
             relative_distance=None if shares is None or not torch.isfinite(shares).all() else float(shares.max()),
+            status=next((run.status for run in runs if not run.converged), Status.CONVERGED),
         )
 
     @property

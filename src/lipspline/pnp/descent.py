@@ -29,6 +29,8 @@ DECREASE, GRADIENT = 1e-6, 10.0
 VALUE_NOISE = 20.0
 # Shorter steps along one direction, before a plain step is taken.
 TRIALS = 3
+# A residual below so many eps that has not fallen by a tenth over so many calls is round-off.
+ROUGH, PATIENCE, FALL = 100.0, 60, 0.9
 
 
 class Slope(NamedTuple):
@@ -130,7 +132,15 @@ class _Descent:
                 run.status = Status.NOT_FINITE
             elif run.residuals[-1] <= self.tol:
                 run.status = Status.CONVERGED
-        self.running = self.running & (residual > self.tol)  # NaN is not larger either
+            elif self._stalls(run.residuals):
+                run.status = Status.ROUND_OFF
+            self.running[row] = run.status is Status.RUNNING
+
+    def _stalls(self, residuals: list[float]) -> bool:
+        """Whether gradients are round-off: tiny, and no shorter than they were long ago."""
+        if len(residuals) <= PATIENCE or residuals[-1] > ROUGH * self.eps:
+            return False
+        return min(residuals[-PATIENCE:]) > FALL * min(residuals[:-PATIENCE])
 
     def step(self) -> None:
         """Try one candidate for each running image: take it, or propose a shorter step, or a plain one."""

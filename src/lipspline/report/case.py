@@ -11,7 +11,16 @@ from lipspline.functional.quality import Profile, psnr, ssim
 from lipspline.pnp import Evidence, ImageRun, ReconstructionCertificate, Solution
 from lipspline.report import drawing
 from lipspline.report.drawing import AS_STORED, Rescale, Window, magnitude, ratio_bar, robust_window, spanning
-from lipspline.report.plain_words import ESTIMATES, MARKS, DataMisfit, Line, at_most, certificate_lines, percent
+from lipspline.report.plain_words import (
+    ESTIMATES,
+    MARKS,
+    DataMisfit,
+    Line,
+    at_most,
+    certificate_lines,
+    headline,
+    percent,
+)
 from lipspline.report.template import Html, asset, escape, fill, join, tag, void
 
 SMALLEST, STORED = 7, 1.6  # pixels of the window of SSIM; how far the window shown first can be widened
@@ -207,27 +216,12 @@ def _options(names: list[str], chosen: int) -> Html:
 
 
 def _verdict(case: Case) -> Html:
-    """What a hurried reader needs: is it proven, has it settled, how stable is it.
-
-    An image that does not explain the data has no ticks: what is proven about it is about the wrong scanner.
-    """
+    """What a hurried reader needs: is it proven, has it settled, how stable is it."""
     certificate = case.pictures[-1].certificate
     if certificate is None:
         return Html()
-    forward = certificate.estimates[0].constant
-    vouched = getattr(certificate.setting, "vouched", "")
-    proven = "Convergence proven, if the bound that was vouched for is right" if vouched else "Convergence proven"
-    chips = [
-        (proven, True) if certificate.guaranteed else ("Convergence not proven", False),
-        ("Settled", True) if certificate.converged else ("Not settled", False),
-        ("No stability bound", False) if forward is None else (f"Data stability ≤ {at_most(forward)}", True),
-    ]
-    if case.stability is not None:
-        chips.append(("Stability confirmed", True) if case.stability.holds else ("Stability bound broken", False))
-    if case.fits:
-        return join(tag("li", text, class_="good" if good else "bad") for text, good in chips)
-    reason = tag("li", "Noise cannot explain how far it is from the measurements", class_="bad")
-    return join([reason, *(tag("li", text, class_="moot" if good else "bad") for text, good in chips)])
+    holds = None if case.stability is None else case.stability.holds
+    return join(tag("li", text, class_=kind) for text, kind in headline(certificate, case.fits, holds))
 
 
 COLUMNS = {

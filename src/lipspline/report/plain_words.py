@@ -8,6 +8,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 from typing import Literal
 
 from lipspline.pnp import ReconstructionCertificate
+from lipspline.pnp.batch import Status
 from lipspline.pnp.guarantee import Estimate, ObjectiveSetting, Setting, Tier, contracts
 
 Standing = Literal["proven", "measured", "chosen", "vouched for", "not claimed", "violated"]
@@ -72,6 +73,36 @@ def certificate_lines(
         "What happened": [*fit, _settled(certificate), _steps(certificate)],
         HYPOTHESES: [*hypotheses, _pairing(certificate)],
     }
+
+
+def headline(
+    certificate: ReconstructionCertificate, fits: bool, confirmed: bool | None
+) -> list[tuple[str, Literal["good", "bad", "moot"]]]:
+    """What a hurried reader needs, each with a tick, a cross or neither.
+
+    An image that does not explain the data has no ticks: what is proven about it is about the wrong scanner. Nor have
+    bounds on stability that are too large to tell much.
+
+    Args:
+        fits: whether noise explains how far the image is from the measurements.
+        confirmed: whether perturbations that were tried stayed within the bounds, if any were.
+    """
+    bound = certificate.estimates[0].constant
+    vouched = getattr(certificate.setting, "vouched", "")
+    proven = "Convergence proven, if the bound that was vouched for is right" if vouched else "Convergence proven"
+    settled = certificate.converged or certificate.status is Status.ROUND_OFF
+    facts: list[tuple[str, bool | None]] = [
+        (proven, True) if certificate.guaranteed else ("Convergence not proven", False),
+        ("Settled", True) if settled else ("Not settled", False),
+        ("No stability bound", False)
+        if bound is None
+        else (f"Data stability ≤ {at_most(bound)}", True if bound <= TELLING else None),
+    ]
+    if confirmed is not None:
+        facts.append(("Stability confirmed", True) if confirmed else ("Stability bound broken", False))
+    if not fits:
+        facts.insert(0, ("Noise cannot explain how far it is from the measurements", False))
+    return [(text, "bad" if good is False else "good" if good and fits else "moot") for text, good in facts]
 
 
 def promise_lines(setting: Setting | ObjectiveSetting, violations: Sequence[str] = ()) -> dict[str, list[Line]]:
@@ -178,6 +209,8 @@ LARGE = 100.0
 """A bound above this is rounded to three digits, and one on stability is said to be of little use."""
 
 
+TELLING = 2.0
+"""A bound on data stability up to this has a tick on a page: measurements do not get much worse by the image."""
 LOOSE = 0.1
 """A bound on the distance to the answer above this share of the image is said to be improved by more steps."""
 LEAST_PERCENT = 0.001
@@ -270,6 +303,12 @@ def _settled(certificate: ReconstructionCertificate) -> Line:
     if certificate.converged:
         sentence = f"The last step changed the image by less than {one_part_in(certificate.tol)}: it has settled."
         return Line("Last change", f"{certificate.residual:.2g}", sentence, "measured")
+    if certificate.status is Status.ROUND_OFF:
+        sentence = (
+            f"Numbers are rounded too coarsely for a smaller change, so that this is the end: "
+            f"{one_part_in(certificate.tol)} was asked for."
+        )
+        return Line("Last change", f"{certificate.residual:.2g}", sentence, "measured")
     sentence = (
         f"The calculation was ended early: its last step still changed the image by "
         f"{one_part_in(certificate.residual)}, and {one_part_in(certificate.tol)} was asked for."
@@ -342,7 +381,7 @@ def _estimate(estimate: Estimate) -> Line:
     if estimate.constant is None:
         return Line(name, "no bound", silence, "not claimed")
     sentence = claim.format(amount=_amount(estimate.constant))
-    if estimate.constant > LARGE:
+    if estimate.constant > (TELLING if estimate.label == "minimiser:data" else LARGE):
         sentence += " So large a bound holds, but says little in practice; the prior ridge has smaller ones."
     return Line(name, f"≤ {at_most(estimate.constant)}", sentence, "proven")
 
