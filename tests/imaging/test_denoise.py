@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 import torch
@@ -224,6 +225,8 @@ def test_volumes_keep_their_place_and_their_unit(name, tmp_path):
     done = denoise_file(tmp_path / name, tmp_path / f"clean-{name}", model="ridge")
     found = ct.read(tmp_path / f"clean-{name}")
     assert torch.allclose(found.affine, affine)
+    if name.endswith(".nii.gz"):
+        assert nibabel.load(tmp_path / f"clean-{name}").header.get_zooms() == pytest.approx((0.7, 0.7, 3.0))
     assert found.unit == "hounsfield"
     assert found.identity.get("PatientID") == volume.identity.get("PatientID")
     assert done.noise * (done.white - done.black) / 255 == pytest.approx(30, rel=0.1)

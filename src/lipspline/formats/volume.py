@@ -124,3 +124,20 @@ def shifted(affine: Tensor | None, column: int = 0, row: int = 0, depth: int = 0
     moved = affine.clone()
     moved[:3, 3] += affine[:3, :3] @ torch.tensor([column, row, depth], dtype=affine.dtype)
     return moved
+
+
+def resized(affine: Tensor | None, shape: tuple[int, int], size: tuple[int, int]) -> Tensor | None:
+    """The affine map of images `shape` (rows, columns) that were made `size`, and cover the same part of space.
+
+    Example:
+        >>> resized(from_voxel_size(1, 1, 2), (8, 8), (4, 2)).diagonal()
+        tensor([-4., -2.,  2.,  1.], dtype=torch.float64)
+    """
+    if affine is None:
+        return None
+    rows, columns = (old / new for old, new in zip(shape, size, strict=True))
+    steps = torch.tensor([columns, rows, 1.0], dtype=affine.dtype)
+    moved = affine.clone()
+    moved[:3, :3] *= steps
+    moved[:3, 3] += affine[:3, :3] @ ((steps - 1) / 2)
+    return moved
