@@ -1,6 +1,7 @@
 """CT slices as problems: geometry, units, noise."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -208,6 +209,19 @@ def test_the_attenuation_of_water_gives_hounsfield_units():
     assert scan.unit == "hounsfield"
     assert abs(float(image[inside(truth)].mean())) < 30
     assert float(image[:8, :8].mean()) == pytest.approx(-1000, abs=30)
+
+
+def test_water_per_millimetre_needs_the_size_of_a_pixel():
+    """Without it images are per pixel, and values of tens of thousands of Hounsfield units came out."""
+    with pytest.raises(ValueError, match="Give pixel_size= in millimetres too, or pixel_size=1 if water= is per pixel"):
+        MeasuredCT(SINOGRAMS, Scanner(water=0.02))
+    assert MeasuredCT(SINOGRAMS, Scanner(water=0.02, pixel_size=1.0)).unit == "hounsfield"
+    assert MeasuredCT(replace(SINOGRAMS, pixel=0.5), Scanner(water=0.02)).unit == "hounsfield"
+
+
+def test_attenuations_are_per_millimetre_or_per_pixel():
+    assert MeasuredCT(SINOGRAMS, Scanner()).unit == "per pixel"
+    assert MeasuredCT(SINOGRAMS, Scanner(pixel_size=0.5)).unit == "per millimetre"
 
 
 def test_the_place_is_axial_with_the_axis_at_the_origin():

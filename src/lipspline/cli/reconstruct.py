@@ -178,7 +178,7 @@ def ct(
     files: Annotated[
         str, typer.Option(help="What each file of a folder or pattern IN holds: sinograms or projections.")
     ] = "sinograms",
-    water: Annotated[float | None, typer.Option(help="Attenuation of water per mm; images in HU.")] = None,
+    water: Annotated[float | None, typer.Option(help="Attenuation of water per mm; images in HU. Needs a pixel size.")] = None,
     simulate: Simulate = False,
     data_noise: DataNoise = None,
     prior: Prior = "auto",
@@ -282,6 +282,14 @@ TO_CHECK = {
 }
 
 
+VALUES = {
+    "hounsfield": "; values in Hounsfield units",
+    "per millimetre": "; values are attenuations per millimetre",
+    "per pixel": "; values are attenuations per pixel, whose size is not known",
+}
+"""How the terminal says what the values of CT images are."""
+
+
 def _warn(result: Reconstruction) -> None:
     """What to mind about the result, on stderr."""
     sentences, level = [], result.request.noise
@@ -359,7 +367,7 @@ def _text(result: Reconstruction, output: Output) -> str:
     shown = solved[len(solved) // 2]
     assert shown.certificate is not None
     lines = [
-        f"{result.scan.summary}; {len(result.slices)} slice(s)",
+        f"{result.scan.summary}; {len(result.slices)} slice(s){VALUES.get(result.scan.unit, '')}",
         str(strength),
         *([f"slice {shown.number}:"] if len(solved) > 1 else []),
         lines_text(certificate_lines(shown.certificate, shown.misfit)),

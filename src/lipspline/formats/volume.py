@@ -8,7 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Unit = Literal["hounsfield", "arbitrary"]
+Unit = Literal["hounsfield", "per millimetre", "per pixel", "arbitrary"]
+"""Of the values of images; attenuations are per length."""
 LPS_TO_RAS = torch.diag(torch.tensor([-1.0, -1.0, 1.0, 1.0], dtype=torch.float64))
 """From the coordinates of DICOM and ISMRMRD to those of NIfTI, and back."""
 FLATTEST = 1e-6
@@ -126,7 +127,7 @@ def shifted(affine: Tensor | None, column: int = 0, row: int = 0, depth: int = 0
     return moved
 
 
-def resized(affine: Tensor | None, shape: tuple[int, int], size: tuple[int, int]) -> Tensor | None:
+def resized(affine: Tensor | None, shape: Sequence[int], size: Sequence[int]) -> Tensor | None:
     """The affine map of images `shape` (rows, columns) that were made `size`, and cover the same part of space.
 
     Example:

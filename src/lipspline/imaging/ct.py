@@ -70,7 +70,7 @@ class Scanner:
             says it.
         source_detector: millimetres from the source to the detector.
         detector: of a fan, "flat" or "curved".
-        water: attenuation of water in the unit of the images, which are then in Hounsfield units.
+        water: attenuation of water per millimetre; images are then in Hounsfield units.
     """
 
     angles: int | Tensor | None = None
@@ -137,6 +137,11 @@ class MeasuredCT:
             )
         if self._distances is not None and self._detector_pixel is None:
             raise ValueError("The distances of a fan are in millimetres. Give pixel_size= of the detector, too.")
+        if self.scanner.water is not None and self._detector_pixel is None:
+            raise ValueError(
+                "water= is an attenuation per millimetre, but the size of a pixel is not known. Give pixel_size= in "
+                "millimetres too, or pixel_size=1 if water= is per pixel."
+            )
 
     @property
     def count(self) -> int:
@@ -145,8 +150,10 @@ class MeasuredCT:
 
     @property
     def unit(self) -> Unit:
-        """Hounsfield units if the attenuation of water is given."""
-        return "arbitrary" if self.scanner.water is None else "hounsfield"
+        """Hounsfield units if the attenuation of water is given, else attenuation per length."""
+        if self.scanner.water is not None:
+            return "hounsfield"
+        return "per pixel" if self._detector_pixel is None else "per millimetre"
 
     @property
     def summary(self) -> str:

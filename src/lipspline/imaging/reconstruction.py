@@ -124,6 +124,7 @@ class Reconstruction:
             "weight": {"value": chosen.weight, "chosen": chosen.chosen},
             "versions": versions(),
             "scan": self.scan.summary,
+            "unit": self.scan.unit,
             "guaranteed": all(certificate.guaranteed for certificate in self.certificates),
             "converged": not self.unsettled,
             "lipschitz": known(chosen.upper),

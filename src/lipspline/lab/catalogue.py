@@ -159,7 +159,7 @@ def prepare(volume: Volume) -> Volume:
     if shrink < 1:
         size = [max(SMALLEST, round(n * shrink)) for n in image.shape]
         image = F.interpolate(image[None, None], size=size, mode="area")[0, 0]
-    place = resized(volume.affine, tuple(volume.slices.shape[1:]), tuple(image.shape))
+    place = resized(volume.affine, volume.slices.shape[1:], image.shape)
     return Volume(image[None], place, volume.unit)
 
 
