@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pydicom
 import pytest
 import torch
 
@@ -377,6 +378,13 @@ def test_detectors_whose_gain_is_off_draw_no_rings():
 
 
 # Units and place, from a sinogram to files
+
+
+@pytest.mark.parametrize(("prior", "words"), [("tv", "Minimum with tv."), ("lls", "Plug-and-play, lls.")])
+def test_dicom_says_how_its_image_was_made(prior, words, tmp_path):
+    done = ls.reconstruct(sample_files.sinograms()[:1], acquisition="ct", prior=prior, noise=15, max_steps=2)
+    done.save(tmp_path / "out.dcm")
+    assert words in pydicom.dcmread(tmp_path / "out.dcm").SeriesDescription
 
 
 @pytest.mark.parametrize("name", ["image.nii.gz", "series"])

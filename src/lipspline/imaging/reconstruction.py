@@ -157,7 +157,7 @@ class Reconstruction:
     def commit(self, output: Output, command: str = "") -> dict[str, Any]:
         """Write into an output that is open; returns the certificate."""
         volume = self._lazy(_moduli)
-        description = f"lipspline {lipspline.__version__}: plug-and-play reconstruction. {self.scan.summary}"
+        description = f"lipspline {lipspline.__version__}: {self.strength.method}. {self.scan.summary}"
         phases = self._lazy(lambda image: image).slices if self.slices[0].image.is_complex() else None
         image, write = Image(volume, self.scan.modality, description, phases), writer(output.path, len(volume.slices))
         makers: dict[str, Callable[[Path], object]] = {"": lambda draft: write(draft, image)}
