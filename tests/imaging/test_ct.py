@@ -13,7 +13,7 @@ import sample_files
 from lipspline.formats import ct as ct_files
 from lipspline.formats.sinograms import Sinograms
 from lipspline.formats.volume import Volume
-from lipspline.imaging.counts import without_rings
+from lipspline.imaging.counts import negative_note, without_rings
 from lipspline.imaging.ct import MeasuredCT, Scanner, SimulatedCT
 from lipspline.imaging.problem import Iteration, solve_problem
 from lipspline.operators import FanBeamCT, ParallelBeamCT, WeightedCT
@@ -218,6 +218,24 @@ def test_water_per_millimetre_needs_the_size_of_a_pixel():
         MeasuredCT(SINOGRAMS, Scanner(water=0.02))
     assert MeasuredCT(SINOGRAMS, Scanner(water=0.02, pixel_size=1.0)).unit == "hounsfield"
     assert MeasuredCT(replace(SINOGRAMS, pixel=0.5), Scanner(water=0.02)).unit == "hounsfield"
+
+
+@pytest.mark.parametrize(("angles", "detectors", "every"), [(1, 40, 1), (40, 7, 1), (4, 40, 4)])
+def test_sinograms_of_one_angle_or_few_detectors_are_refused(angles, detectors, every):
+    words = f"at least 2 angles and 8 detectors, but there are {-(-angles // every)} and {detectors}"
+    with pytest.raises(ValueError, match=words):
+        MeasuredCT(Sinograms(torch.ones(1, angles, detectors)), Scanner(every=every))
+    assert MeasuredCT(Sinograms(torch.ones(1, 2, 8))).count == 1
+
+
+def test_line_integrals_of_the_wrong_sign_are_spoken_of():
+    assert (
+        "their sign may be turned, or -log was not taken"
+        in MeasuredCT(replace(SINOGRAMS, data=-SINOGRAMS.data)).summary
+    )
+    assert "sign" not in MeasuredCT(SINOGRAMS).summary
+    noise = torch.randn(1, 30, 40, generator=torch.Generator().manual_seed(0))
+    assert not negative_note(noise[0] - 0.01)
 
 
 def test_attenuations_are_per_millimetre_or_per_pixel():

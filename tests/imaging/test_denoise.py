@@ -331,6 +331,15 @@ def run(*arguments, monkeypatch, capsys):
     return stop.value.code or 0, streams.out, " ".join(streams.err.split())
 
 
+def test_the_command_names_a_folder_that_it_made(tmp_path, weights, monkeypatch, capsys):
+    pictures.write(tmp_path / "in.png", noisy(np.uint8, 64, 64))
+    arguments = (tmp_path / "in.png", tmp_path / "new" / "out.png", "--noise", 10, "--model", weights)
+    for words in ((), ("--force",)):
+        code, _, err = run(*arguments, *words, monkeypatch=monkeypatch, capsys=capsys)
+        assert code == 0
+        assert (f"made the folder {tmp_path / 'new'}." in err) == (not words)
+
+
 def test_the_command_says_what_it_did(tmp_path, weights, monkeypatch, capsys):
     pictures.write(tmp_path / "in.png", noisy(np.uint8, 64, 64))
     arguments = (tmp_path / "in.png", tmp_path / "out.png", "--noise", 10, "--model", weights)

@@ -19,11 +19,13 @@ from lipspline.cli.program import (
     Seed,
     Threads,
     err,
+    new_folders,
     parse_axis,
     parse_number,
     parse_slices,
     show,
     start,
+    warn,
 )
 from lipspline.formats.output import Output, writer
 from lipspline.imaging.cache import Slice
@@ -178,7 +180,9 @@ def ct(
     files: Annotated[
         str, typer.Option(help="What each file of a folder or pattern IN holds: sinograms or projections.")
     ] = "sinograms",
-    water: Annotated[float | None, typer.Option(help="Attenuation of water per mm; images in HU. Needs a pixel size.")] = None,
+    water: Annotated[
+        float | None, typer.Option(help="Attenuation of water per mm; images in HU. Needs a pixel size.")
+    ] = None,
     simulate: Simulate = False,
     data_noise: DataNoise = None,
     prior: Prior = "auto",
@@ -245,7 +249,11 @@ def ct(
 def _fulfil(request: Request, output: Output, force: bool, json: bool) -> None:
     """What both commands do with a request: the first process holds the output, all share the slices."""
     keep_memory()
-    with ranks.session(), output.open(request.files(), force=force) if ranks.is_main() else nullcontext():
+    with (
+        ranks.session(),
+        new_folders([output.path] if ranks.is_main() else []),
+        output.open(request.files(), force=force) if ranks.is_main() else nullcontext(),
+    ):
         ranks.wait()
         scan = request.acquisition.scan(request.data, request.slices)
         writer(output.path, scan.count, scan.affine)
@@ -277,7 +285,10 @@ def _watch(display: Bars | Lines, slices: int, first: int) -> Watch:
 
 
 TO_CHECK = {
-    "CT": "Check the angles, their sense and arc, the rotation axis, the orientation and the geometry of a fan.",
+    "CT": (
+        "Check the sign (-log of the counts), the angles, their sense and arc, the rotation axis, the orientation and "
+        "the geometry of a fan."
+    ),
     "MR": "Check orientation, mask and coil maps (an object larger than the field of view: --map-sets 2).",
 }
 
@@ -310,7 +321,7 @@ def _warn(result: Reconstruction) -> None:
             f"slice(s) {_numbers(odd)} fit the measurements worse than noise explains. {TO_CHECK[result.scan.modality]}"
         )
     for sentence in sentences:
-        err.print(f"lipspline: {sentence}", style="yellow", highlight=False, soft_wrap=True)
+        warn(sentence)
 
 
 def _compared(result: Reconstruction) -> list[str]:

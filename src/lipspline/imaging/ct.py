@@ -21,6 +21,8 @@ from lipspline.imaging.counts import (
     Integrals,
     find_axis,
     line_integrals,
+    negative_note,
+    refuse_small,
     refuse_uneven_sums,
     weighted_noise,
     without_rings,
@@ -130,7 +132,9 @@ class MeasuredCT:
     def __post_init__(self):
         if self.scanner.transpose or self.scanner.convention == "scikit-image":
             object.__setattr__(self, "sinograms", self.sinograms.transposed())
-        spacing, detectors = self.scanner.spacing or 1.0, self.sinograms.data.shape[-1]
+        rows, detectors = self.sinograms.data.shape[-2:]
+        refuse_small(len(range(0, rows, self.scanner.every)), detectors)
+        spacing = self.scanner.spacing or 1.0
         if self.scanner.size is None and detectors * spacing > LARGEST:
             raise ValueError(
                 f"With spacing {spacing:g} the image would be {detectors * spacing:.3g} pixels wide; give size."
@@ -168,6 +172,8 @@ class MeasuredCT:
             parts.append(str(self.axis))
         if self.scanner.rings:
             parts.append("rings removed")
+        if negative := negative_note(self._central.y):
+            parts.append(negative)
         if unseen := self._unseen:
             parts.append(f"{unseen} of {self._size}x{self._size} pixels are met by no ray and stay zero")
         return "; ".join(parts)
