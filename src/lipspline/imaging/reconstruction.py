@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import lipspline
 from lipspline._infra import checks, devices
-from lipspline._infra.files import write_whole
+from lipspline._infra.files import fingerprint, write_whole
 from lipspline.formats.output import PAGE, Image, Output, versions, writer
 from lipspline.formats.volume import LazyVolume, Stack, Volume
 from lipspline.imaging.cache import Slice, SliceCache, SliceImages
@@ -119,6 +119,7 @@ class Reconstruction:
         source = chosen.prior.name if asked == "auto" else str(asked)
         return {
             "input": self.request.source,
+            "inputs": {str(file): fingerprint(file) for file in self.request.files() if file.exists()},
             "options": self.request.options(),
             "prior": describe_prior(source, chosen.prior, chosen.served, chosen.noise, chosen.range, chosen.upper),
             "weight": {"value": chosen.weight, "chosen": chosen.chosen},
