@@ -69,6 +69,31 @@ def test_every_format_of_kspace_is_reconstructed(name, run, tmp_path):
         assert np.corrcoef(result.ravel(), truth.ravel())[0, 1] > 0.9
 
 
+def test_a_folder_that_was_made_for_the_output_is_named(run, tmp_path):
+    source = sample_files.write_npy(tmp_path / "s.npy", sample_files.sinograms()[:1])
+    code, _, err = run("ct", source, tmp_path / "new" / "deeper" / "out.npy")
+    assert code == 0
+    assert f"made the folder {tmp_path / 'new'}." in err
+    assert "made the folder" not in run("ct", source, tmp_path / "new" / "other.npy")[2]
+    code, _, err = run("ct", source, tmp_path / "newer" / "out.npy", "--water", 1)
+    assert code == 2
+    assert "made the folder" not in err
+    assert not (tmp_path / "newer").exists()
+
+
+def test_what_the_values_of_ct_images_are_is_said(run, tmp_path):
+    source = sample_files.write_npy(tmp_path / "s.npy", sample_files.sinograms()[:1])
+    for extra, unit, words in (
+        ((), "per pixel", "attenuations per pixel"),
+        (("--pixel-size", 0.5), "per millimetre", "attenuations per millimetre"),
+        (("--pixel-size", 0.5, "--water", 0.02), "hounsfield", "values in Hounsfield units"),
+    ):
+        code, out, _ = run("ct", source, tmp_path / "out.npy", "--force", *extra)
+        assert code == 0
+        assert words in out.splitlines()[0]
+        assert json.loads((tmp_path / "out.npy.json").read_text())["unit"] == unit
+
+
 @pytest.mark.parametrize("name", sample_files.IMAGE_FILES)
 @pytest.mark.parametrize("kind", ["mri", "ct"])
 def test_every_format_of_images_is_simulated_and_scored(name, kind, run, tmp_path):
@@ -280,7 +305,10 @@ def test_parts_of_an_input_that_has_changed_are_not_used(run, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("mri", "v.npy", "o.npy"), "holds images, not k-space. To measure and reconstruct them give --simulate"),
+        (
+            ("mri", "v.npy", "o.npy"),
+            "holds images, not k-space, which is complex. To measure and reconstruct them give --simulate",
+        ),
         (("mri", "k.npy", "o.npy", "--simulate"), "holds k-space already"),
         (("mri", "nothing.h5", "o.npy"), "There is no HDF5 file"),
         (("mri", "k.npy", "o.bmp"), "not in a known format"),
@@ -312,6 +340,7 @@ def test_parts_of_an_input_that_has_changed_are_not_used(run, tmp_path, monkeypa
         (("ct", "v.npy", "o.npy", "--convention", "matlab"), "convention must be one of 'plain', 'scikit-image'"),
         (("ct", "v.npy", "o.npy", "--files", "volumes"), "files must be one of 'sinograms', 'projections'"),
         (("ct", "v.npy", "o.npy", "--dark", "v.npy"), "Give --flat FILE"),
+        (("ct", "v.npy", "o.npy", "--water", "0.02"), "or --pixel-size 1 if --water is per pixel"),
         (("ct", "v.npy", "o.npy", "--every", "0"), "every must be at least 1"),
         (("ct", "t.npy", "o.npy"), "The sinogram may be turned (give --convention scikit-image for"),
         (("ct", "k.npy", "o.npy"), "is complex, but real numbers are wanted"),

@@ -193,15 +193,50 @@ def test_window_thickness_and_descriptions_are_those_of_the_input(tmp_path):
 
 
 def test_without_a_window_there_is_one_in_which_something_is_seen(tmp_path):
-    """Soft tissue for Hounsfield units, else up to what few pixels exceed; slices are as thick as they are apart."""
+    """Soft tissue for Hounsfield units, else up to what few pixels exceed."""
     for name, volume in (("ct", volume_with_place()), ("mr", Volume(torch.rand(2, 40, 40) / 50))):
         dicom.write(tmp_path / name, volume, modality=name.upper(), description="test")
     ct, mr = (pydicom.dcmread(tmp_path / name / "0001.dcm") for name in ("ct", "mr"))
     assert (ct.WindowCenter, ct.WindowWidth) == (40, 400)
-    assert ct.SliceThickness == ct.SpacingBetweenSlices == pytest.approx(3)
     assert mr.WindowCenter + mr.WindowWidth / 2 == pytest.approx(0.02, rel=0.02)
     assert mr.VOILUTFunction == "LINEAR_EXACT"
-    assert "SliceThickness" not in mr
+
+
+def test_the_distance_of_slices_is_not_their_thickness(tmp_path):
+    dicom.write(tmp_path / "ct", volume_with_place(), modality="CT", description="test")
+    image = pydicom.dcmread(tmp_path / "ct" / "0001.dcm")
+    assert image.SpacingBetweenSlices == pytest.approx(3)
+    assert "SliceThickness" not in image
+
+
+@pytest.mark.parametrize("said", [{}, {"SliceThickness": 2.5}, {"SpacingBetweenSlices": 4.0}])
+def test_what_a_single_slice_does_not_say_of_its_neighbours_is_not_invented(said, tmp_path):
+    source = sample_files.dicom_image(0)
+    for key in ("SliceThickness", "SpacingBetweenSlices"):
+        if key in source:
+            delattr(source, key)
+    for key, value in said.items():
+        setattr(source, key, value)
+    dicom.write(tmp_path / "o.dcm", dicom.read(save(tmp_path / "s.dcm", source)), modality="CT", description="test")
+    image = pydicom.dcmread(tmp_path / "o.dcm")
+    found = {key: image[key].value for key in ("SliceThickness", "SpacingBetweenSlices") if key in image}
+    assert found == said
+
+
+def test_a_slice_of_a_series_knows_how_far_its_neighbours_are(tmp_path):
+    dicom.write(tmp_path / "series", volume_with_place(), modality="CT", description="test")
+    one = dicom.read(tmp_path / "series", slice(1, 2))
+    dicom.write(tmp_path / "o.dcm", one, modality="CT", description="test")
+    assert pydicom.dcmread(tmp_path / "o.dcm").SpacingBetweenSlices == pytest.approx(3)
+    assert dicom.read(tmp_path / "o.dcm").voxel[2] == pytest.approx(3)
+
+
+def test_a_long_description_ends_with_a_whole_word(tmp_path):
+    words = "lipspline 1.0: Minimum with ridge-adaptive. CT, fan beam, 181 angles, 560 detectors; pixels of 0.148 mm"
+    dicom.write(tmp_path / "o.dcm", Volume(torch.rand(1, 8, 8)), modality="CT", description=words)
+    image = pydicom.dcmread(tmp_path / "o.dcm")
+    assert image.SeriesDescription == "lipspline 1.0: Minimum with ridge-adaptive. CT, fan beam, ..."
+    assert image.DerivationDescription == words
 
 
 @pytest.mark.parametrize("window", [("WindowCenter", 40), ("WindowWidth", 0)])

@@ -116,6 +116,15 @@ def test_what_is_wrong_is_said_in_one_sentence(case, ending, tmp_path):
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+@pytest.mark.parametrize("ending", ["h5", "npz"])
+def test_magnitudes_of_kspace_are_refused(ending, dtype, tmp_path):
+    write = sample_files.write_hdf5 if ending == "h5" else lambda path, **arrays: np.savez(path, **arrays)
+    write(tmp_path / f"k.{ending}", kspace=np.abs(sample_files.single_coil()).astype(dtype))
+    with pytest.raises(FileError, match="but k-space is complex: its magnitudes alone make no image"):
+        mri.read(tmp_path / f"k.{ending}")
+
+
 def test_hdf5_files_do_not_lead_elsewhere(tmp_path):
     """Links to other files, arrays stored in other files, text, and absurd sizes are refused."""
     secret = sample_files.write_fastmri(tmp_path / "secret.h5")

@@ -50,7 +50,7 @@ def test_what_was_left_out_or_averaged_is_said(tmp_path):
     features = ("navigator", "phase correction", "other encoding", "external calibration")
     lines = 3 * int(sample_files.columns_mask().sum())
     assert read(sample_files.write_ismrmrd(tmp_path / "raw.h5", *features, averages=2)).notes == (
-        "1 noise measurements left out",
+        "1 noise measurements left out: too few",
         "1 navigators left out",
         "1 phase correction lines left out",
         "1 calibration lines left out",
@@ -359,6 +359,7 @@ def test_noise_measurements_give_the_covariance_of_the_coils_for_the_sampling_ti
         line.setFlag(library.ACQ_IS_NOISE_MEASUREMENT)
         dataset.append_acquisition(line)
     noise = read(path).noise
+    assert next(note for note in read(path).notes if "noise" in note) == "2 noise measurements read"
     assert noise is not None
     expected = mixed @ mixed.conj().T / (2 * 5000)
     ratio = noise.numpy() / expected

@@ -68,6 +68,53 @@ def test_what_is_written_nibabel_reads_with_the_same_affine(name, tmp_path):
     assert torch.equal(nifti.read(tmp_path / name).slices, volume.slices)
 
 
+def turned(x, y, z):
+    """A rotation by these angles around the axes, in radians."""
+    return nibabel.eulerangles.euler2mat(z, y, x)
+
+
+PLANES = {
+    "axial": np.diag([-1.0, -1.0, 1.0]),
+    "sagittal": np.array([[0.0, 0, -1], [-1, 0, 0], [0, -1, 0]]),
+    "coronal": np.array([[-1.0, 0, 0], [0, 0, 1], [0, -1, 0]]),
+    "mirrored": np.diag([1.0, -1.0, 1.0]),
+    "oblique": turned(0.3, -0.7, 2.1),
+}
+
+
+@pytest.mark.parametrize("name", ["v.nii", "v.nii.gz"])
+@pytest.mark.parametrize("plane", PLANES)
+def test_sizes_and_both_affine_maps_are_those_that_nibabel_writes(plane, name, tmp_path):
+    affine = np.eye(4)
+    affine[:3, :3], affine[:3, 3] = PLANES[plane] * [0.8, 0.75, 3.5], (10.0, -20.0, 30.0)
+    nifti.write(tmp_path / name, Volume(torch.rand(3, 4, 5), torch.from_numpy(affine)))
+    ours = nibabel.load(tmp_path / name)
+    theirs = nibabel.Nifti1Image(np.zeros((5, 4, 3), np.float32), affine)
+    theirs.set_qform(affine, code="aligned")
+    np.testing.assert_allclose(ours.header.get_zooms(), (0.8, 0.75, 3.5), rtol=1e-6)
+    for field in ("pixdim", "quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qform_code", "sform_code", "srow_x"):
+        np.testing.assert_allclose(ours.header[field], theirs.header[field], atol=1e-6, err_msg=field)
+    np.testing.assert_allclose(ours.get_qform(), affine, atol=1e-5)
+    assert ours.header.get_xyzt_units()[0] == "mm"
+
+
+def test_a_sheared_map_has_no_quaternion_but_still_its_sizes(tmp_path):
+    affine = torch.diag(torch.tensor([2.0, 2.0, 4.0, 1.0], dtype=torch.float64))
+    affine[0, 2] = 3.0  # a gantry that is tilted
+    nifti.write(tmp_path / "v.nii", Volume(torch.rand(3, 4, 5), affine))
+    image = nibabel.load(tmp_path / "v.nii")
+    np.testing.assert_allclose(image.header.get_zooms(), (2, 2, 5))
+    assert int(image.header["qform_code"]) == 0
+    np.testing.assert_allclose(image.affine, affine.numpy())
+
+
+def test_voxels_of_unknown_size_are_cubes_of_one_millimetre_in_both_maps(tmp_path):
+    nifti.write(tmp_path / "v.nii", Volume(torch.rand(3, 4, 5)))
+    image = nibabel.load(tmp_path / "v.nii")
+    assert image.header.get_zooms() == (1, 1, 1)
+    np.testing.assert_allclose(image.get_qform(), image.get_sform())
+
+
 def absurd(path, **fields):
     """A NIfTI file whose header says something else than is true."""
     header = nibabel.Nifti1Header()

@@ -64,7 +64,7 @@ def test_ismrmrd_files(per_pixel, third, tmp_path):
     assert found.crop == (sample_files.HEIGHT // 2, sample_files.WIDTH)
     assert found.affine is not None
     assert found.affine[2, 3] == 11
-    assert found.notes[:2] == ("1 noise measurements left out", "spiral trajectory, 16 readouts")
+    assert found.notes[:2] == ("1 noise measurements left out: too few", "spiral trajectory, 16 readouts")
 
 
 def test_a_stack_of_spirals_is_transformed_along_the_partitions(tmp_path):

@@ -1,8 +1,10 @@
 """CT slices as problems: geometry, units, noise."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
+import pydicom
 import pytest
 import torch
 
@@ -11,7 +13,7 @@ import sample_files
 from lipspline.formats import ct as ct_files
 from lipspline.formats.sinograms import Sinograms
 from lipspline.formats.volume import Volume
-from lipspline.imaging.counts import without_rings
+from lipspline.imaging.counts import negative_note, without_rings
 from lipspline.imaging.ct import MeasuredCT, Scanner, SimulatedCT
 from lipspline.imaging.problem import Iteration, solve_problem
 from lipspline.operators import FanBeamCT, ParallelBeamCT, WeightedCT
@@ -210,6 +212,37 @@ def test_the_attenuation_of_water_gives_hounsfield_units():
     assert float(image[:8, :8].mean()) == pytest.approx(-1000, abs=30)
 
 
+def test_water_per_millimetre_needs_the_size_of_a_pixel():
+    """Without it images are per pixel, and values of tens of thousands of Hounsfield units came out."""
+    with pytest.raises(ValueError, match="Give pixel_size= in millimetres too, or pixel_size=1 if water= is per pixel"):
+        MeasuredCT(SINOGRAMS, Scanner(water=0.02))
+    assert MeasuredCT(SINOGRAMS, Scanner(water=0.02, pixel_size=1.0)).unit == "hounsfield"
+    assert MeasuredCT(replace(SINOGRAMS, pixel=0.5), Scanner(water=0.02)).unit == "hounsfield"
+
+
+@pytest.mark.parametrize(("angles", "detectors", "every"), [(1, 40, 1), (40, 7, 1), (4, 40, 4)])
+def test_sinograms_of_one_angle_or_few_detectors_are_refused(angles, detectors, every):
+    words = f"at least 2 angles and 8 detectors, but there are {-(-angles // every)} and {detectors}"
+    with pytest.raises(ValueError, match=words):
+        MeasuredCT(Sinograms(torch.ones(1, angles, detectors)), Scanner(every=every))
+    assert MeasuredCT(Sinograms(torch.ones(1, 2, 8))).count == 1
+
+
+def test_line_integrals_of_the_wrong_sign_are_spoken_of():
+    assert (
+        "their sign may be turned, or -log was not taken"
+        in MeasuredCT(replace(SINOGRAMS, data=-SINOGRAMS.data)).summary
+    )
+    assert "sign" not in MeasuredCT(SINOGRAMS).summary
+    noise = torch.randn(1, 30, 40, generator=torch.Generator().manual_seed(0))
+    assert not negative_note(noise[0] - 0.01)
+
+
+def test_attenuations_are_per_millimetre_or_per_pixel():
+    assert MeasuredCT(SINOGRAMS, Scanner()).unit == "per pixel"
+    assert MeasuredCT(SINOGRAMS, Scanner(pixel_size=0.5)).unit == "per millimetre"
+
+
 def test_the_place_is_axial_with_the_axis_at_the_origin():
     _, scan = fan_scan(size=48)
     assert scan.affine is not None
@@ -363,6 +396,13 @@ def test_detectors_whose_gain_is_off_draw_no_rings():
 
 
 # Units and place, from a sinogram to files
+
+
+@pytest.mark.parametrize(("prior", "words"), [("tv", "Minimum with tv."), ("lls", "Plug-and-play, lls.")])
+def test_dicom_says_how_its_image_was_made(prior, words, tmp_path):
+    done = ls.reconstruct(sample_files.sinograms()[:1], acquisition="ct", prior=prior, noise=15, max_steps=2)
+    done.save(tmp_path / "out.dcm")
+    assert words in pydicom.dcmread(tmp_path / "out.dcm").SeriesDescription
 
 
 @pytest.mark.parametrize("name", ["image.nii.gz", "series"])

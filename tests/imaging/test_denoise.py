@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 import torch
@@ -224,6 +225,8 @@ def test_volumes_keep_their_place_and_their_unit(name, tmp_path):
     done = denoise_file(tmp_path / name, tmp_path / f"clean-{name}", model="ridge")
     found = ct.read(tmp_path / f"clean-{name}")
     assert torch.allclose(found.affine, affine)
+    if name.endswith(".nii.gz"):
+        assert nibabel.load(tmp_path / f"clean-{name}").header.get_zooms() == pytest.approx((0.7, 0.7, 3.0))
     assert found.unit == "hounsfield"
     assert found.identity.get("PatientID") == volume.identity.get("PatientID")
     assert done.noise * (done.white - done.black) / 255 == pytest.approx(30, rel=0.1)
@@ -326,6 +329,15 @@ def run(*arguments, monkeypatch, capsys):
         cli.main()
     streams = capsys.readouterr()
     return stop.value.code or 0, streams.out, " ".join(streams.err.split())
+
+
+def test_the_command_names_a_folder_that_it_made(tmp_path, weights, monkeypatch, capsys):
+    pictures.write(tmp_path / "in.png", noisy(np.uint8, 64, 64))
+    arguments = (tmp_path / "in.png", tmp_path / "new" / "out.png", "--noise", 10, "--model", weights)
+    for words in ((), ("--force",)):
+        code, _, err = run(*arguments, *words, monkeypatch=monkeypatch, capsys=capsys)
+        assert code == 0
+        assert (f"made the folder {tmp_path / 'new'}." in err) == (not words)
 
 
 def test_the_command_says_what_it_did(tmp_path, weights, monkeypatch, capsys):

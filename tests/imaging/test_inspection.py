@@ -2,13 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
 import sample_files
 from lipspline import cli
-from lipspline.formats import nifti
+from lipspline.formats import nifti, pictures
 from lipspline.formats.volume import Volume
 from lipspline.imaging.inspection import inspect_file
 
@@ -24,9 +25,43 @@ def test_every_format_of_kspace_is_recognised(name, tmp_path):
 
 
 def test_images_are_to_be_simulated_from_and_a_real_array_may_be_a_sinogram(tmp_path):
-    found = inspect_file(sample_files.write_npy(tmp_path / "a.npy", sample_files.images()))
+    found = inspect_file(sample_files.write_npy(tmp_path / "a.npy", sample_files.sinograms()))
     assert [finding.what.split()[0].strip(",") for finding in found.findings] == ["Images", "Sinograms"]
     assert "simulate=True" in found.findings[0].command
+
+
+def test_a_sinogram_as_radon_returns_it_is_proposed_with_the_command_that_works(tmp_path):
+    radon = sample_files.sinograms()[0].T
+    found = inspect_file(sample_files.write_npy(tmp_path / "radon.npy", radon)).findings[-1]
+    assert (found.facts["angles"], found.facts["detectors"]) == ("12", "23")
+    assert found.command == "lipspline reconstruct ct IN OUT.nii.gz convention=scikit-image"
+    plain = inspect_file(sample_files.write_npy(tmp_path / "plain.npy", sample_files.sinograms()[0])).findings[-1]
+    assert plain.command == "lipspline reconstruct ct IN OUT.nii.gz"
+
+
+def test_what_reconstruct_would_refuse_as_a_sinogram_is_not_proposed_as_one(tmp_path):
+    image = np.zeros((24, 24), np.float32)
+    image[8:12, 10:20] = 1
+    found = inspect_file(sample_files.write_npy(tmp_path / "image.npy", image))
+    assert [finding.what for finding in found.findings] == ["Images"]
+
+
+def test_negative_line_integrals_are_seen(tmp_path):
+    found = inspect_file(sample_files.write_npy(tmp_path / "s.npy", -sample_files.sinograms())).findings[-1]
+    assert "their sign may be turned, or -log was not taken" in found.facts["sign"]
+
+
+@pytest.mark.parametrize(("name", "colours"), [("a.png", 3), ("a.tif", 3), ("a.jpg", 3), ("a.png", 1)])
+def test_a_photograph_is_to_be_denoised_and_in_colour_nothing_else(name, colours, tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 255, (24, 30, colours), np.uint8).squeeze()
+    if name.endswith(".jpg"):
+        pytest.importorskip("PIL.Image").fromarray(pixels).save(tmp_path / name)
+    else:
+        pictures.write(tmp_path / name, pixels)
+    findings = inspect_file(tmp_path / name).findings
+    assert findings[0].command == f"lipspline denoise IN {'OUT.tif' if name == 'a.tif' else 'OUT.png'}"
+    assert findings[0].facts["colours"] == ("red, green and blue" if colours == 3 else "gray")
+    assert len(findings) == (1 if colours == 3 else 2)
 
 
 def test_a_volume_with_the_values_of_air_is_ct(tmp_path):

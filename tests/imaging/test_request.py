@@ -92,6 +92,15 @@ def test_arrays_that_cannot_be_reconstructed_are_refused(data, acquisition, sent
         acquisition.scan(data)
 
 
+@pytest.mark.parametrize("name", ["series", "slice.dcm", "volume.nii.gz", "image.png"])
+def test_images_given_as_sinograms_are_to_be_simulated(name, tmp_path):
+    source = sample_files.IMAGE_FILES[name](tmp_path / name)
+    with pytest.raises(
+        ValueError, match=r"holds images, not sinograms\. To measure and reconstruct them give simulate=True"
+    ):
+        ScannerCT().scan(source)
+
+
 def test_slices_that_are_not_there_are_refused():
     with pytest.raises(ValueError, match=r"There are 3 slice\(s\)"):
         ScannerMRI().scan(sample_files.single_coil(), slice(3, 5))

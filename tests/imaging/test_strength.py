@@ -67,11 +67,17 @@ def test_noise_is_measured_in_units_of_the_norm_of_the_operator():
     assert strength.relative_noise(problem(0.3, 5.0)) == pytest.approx(strength.relative_noise(problem(0.06)))
 
 
+def test_noise_in_the_data_and_in_the_image_have_two_names():
+    """The certificate has the first as `noise` of the slice."""
+    words = "auto, from noise 0.3 in the data, which is 0.06 of the brightness of the image"
+    assert strength.choose("lls", "auto", "auto", problem(0.3, 5.0)).chosen == words
+
+
 def test_shipped_denoisers_go_by_name_and_noise():
     assert strength.choose("lls", 7.5, 0.4, problem(0.01)).name == "lls-7.5"
     automatic = strength.choose("lls", "auto", "auto", problem(0.01), factor=1 / strength.PRIOR)
     assert (automatic.name, automatic.weight) == ("lls-8.06", pytest.approx(strength.USUAL_BETA))
-    assert automatic.chosen == f"{1 / strength.PRIOR:g} times auto, from noise 0.01 of the brightness in the data"
+    assert automatic.chosen == f"{1 / strength.PRIOR:g} times auto, from noise 0.01 in the data"
     assert strength.choose("lls", "auto", "auto", problem(0.02)).name == f"lls-{8.06 * 2 * strength.PRIOR**0.5:.3g}"
     assert strength.choose("av", 10, "auto", problem(0.01), factor=1 / strength.PRIOR).weight == strength.matching_beta(
         0.01, 10

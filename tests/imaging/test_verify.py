@@ -1,6 +1,7 @@
 """A certificate belongs to one image, and says what can be proven again."""
 
 import json
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import sample_files
 from lipspline import cli
 from lipspline.formats.output import seal, to_json
+from lipspline.imaging.denoise import denoise_file
 from lipspline.imaging.verify import CheckOutcome, verify
 
 
@@ -78,6 +80,49 @@ def test_an_image_that_does_not_fit_its_measurements_is_said_to_be_doubtful(copy
     assert found.holds
     assert "up to 0.25 of the data" in str(found)
     assert "it does not fit the measurements" in str(found)
+
+
+@pytest.fixture
+def own_input(copy):
+    """A result whose certificate names the input in the copy."""
+    path = copy / "file.npy.json"
+    document = json.loads(path.read_text())
+    document["inputs"] = {str(copy / Path(name).name): state for name, state in document["inputs"].items()}
+    path.write_bytes(to_json(seal(document)))
+    assert {Path(name).name for name in document["inputs"]} == {"k.npy", "net.safetensors"}
+    return copy
+
+
+def test_an_input_that_has_changed_is_told_and_the_result_stands(own_input):
+    assert outcomes(own_input / "file.npy")["input"] is CheckOutcome.HOLDS
+    sample_files.write_npy(own_input / "k.npy", 2 * sample_files.single_coil())  # of the same size
+    found = verify(own_input / "file.npy")
+    check = next(check for check in found.checks if check.name == "input")
+    assert check.outcome is CheckOutcome.CHANGED
+    assert check.detail == f"not what it was when it was read: {own_input / 'k.npy'}"
+    assert found.holds
+    assert "The input is another one now" in str(found)
+
+
+def test_an_input_that_is_not_here_is_not_checked(own_input):
+    (own_input / "k.npy").unlink()
+    assert outcomes(own_input / "file.npy")["input"] is CheckOutcome.UNCHECKED
+    assert verify(own_input / "file.npy").holds
+
+
+@pytest.mark.parametrize(
+    ("prior", "words"), [("ridge", "of the gradient of the energy <="), ("lls", "of the denoiser <=")]
+)
+def test_what_is_denoised_has_its_input_in_the_certificate_and_its_bound_is_named(prior, words, tmp_path):
+    source = tmp_path / "in.npy"
+    np.save(source, np.random.default_rng(0).random((32, 32), dtype=np.float32))
+    done = denoise_file(source, tmp_path / "out.npy", noise=15, model=prior)
+    assert "the result changes at most " in str(done)
+    found = {check.name: check for check in verify(tmp_path / "out.npy").checks}
+    assert found["input"].outcome is CheckOutcome.HOLDS
+    assert f"Lipschitz constant {words}" in found["bound"].detail
+    np.save(source, np.zeros((32, 32), np.float32))
+    assert outcomes(tmp_path / "out.npy")["input"] is CheckOutcome.CHANGED
 
 
 def test_a_page_that_was_not_sent_along_is_not_checked(copy):

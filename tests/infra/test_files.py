@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from lipspline._infra import files
 from lipspline._infra.files import lock, locked, write_whole
 
 
@@ -73,3 +74,29 @@ def test_a_lock_is_held_by_one_and_removed_at_the_end(tmp_path):
     assert not path.exists()
     with locked(path, "the run"):
         pass
+
+
+@pytest.mark.parametrize("place", [0, 5, 99])
+def test_a_fingerprint_changes_with_any_byte_of_a_small_file_and_any_end_of_a_large_one(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "END", 10)
+    path = tmp_path / "a"
+    for largest, content in ((1000, "whole"), (50, "ends")):
+        monkeypatch.setattr(files, "WHOLE", largest)
+        path.write_bytes(bytes(100))
+        before = files.fingerprint(path)
+        assert before["content"] == content
+        path.write_bytes(bytes(place) + b"1" + bytes(99 - place))
+        assert files.fingerprint(path) != before
+    path.write_bytes(bytes(50) + b"1" + bytes(49))
+    assert files.fingerprint(path) == before  # in the middle of a large file nothing is read
+
+
+def test_a_fingerprint_of_a_folder_knows_names_and_content(tmp_path):
+    (tmp_path / "a").write_text("1")
+    (tmp_path / "b").write_text("2")
+    before = files.fingerprint(tmp_path)
+    (tmp_path / "b").rename(tmp_path / "c")
+    renamed = files.fingerprint(tmp_path)
+    (tmp_path / "c").write_text("3")
+    assert len({one["sha256"] for one in (before, renamed, files.fingerprint(tmp_path))}) == 3
+    assert before["bytes"] == 2

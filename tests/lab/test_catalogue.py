@@ -3,7 +3,9 @@
 import io
 from dataclasses import replace
 from importlib import resources
+from types import SimpleNamespace
 
+import nibabel
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,8 @@ from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume
 from lipspline.lab import catalogue as module
 from lipspline.lab.catalogue import KEPT, LARGEST, Catalogue, Content, Models, prepare
+from lipspline.lab.request import Measurement
+from lipspline.lab.session import LabResult, simulated
 from lipspline.priors import lookup
 
 
@@ -99,6 +103,26 @@ def test_large_images_are_reduced_by_averaging():
     image = torch.rand(1, LARGEST, 2 * LARGEST)
     means = image.view(LARGEST // 2, 2, LARGEST, 2).mean(dim=(1, 3))
     torch.testing.assert_close(prepare(Volume(image)).slices[0], means)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(24, 40), (2 * LARGEST, LARGEST)])
+def test_an_image_that_is_downloaded_has_the_voxels_of_the_one_that_was_opened(rows, columns, catalogue, tmp_path):
+    """Of a smaller image they are larger, and it covers the same part of the patient."""
+    affine = np.array([[-0.5, 0, 0, 80], [0, -0.75, 0, 90], [0, 0, 4, -10], [0, 0, 0, 1]])
+    values = np.random.default_rng(0).random((columns, rows, 2), dtype=np.float32)
+    nibabel.save(nibabel.Nifti1Image(values, affine), tmp_path / "v.nii")
+    source = add(catalogue, "v.nii", (tmp_path / "v.nii").read_bytes())
+    scan = simulated(catalogue.read(source, 1), Measurement(source.name, 1, "ct", 1.0, 3, 0.1, 0))
+    problem = scan.problem(0)
+    solved = SimpleNamespace(solution=SimpleNamespace(value=problem.direct))
+    (tmp_path / "r.nii.gz").write_bytes(LabResult(None, scan, problem, (solved,), b"").file(".nii.gz"))
+    result = nibabel.load(tmp_path / "r.nii.gz")
+    shrunk = rows / result.shape[1]
+    np.testing.assert_allclose(result.header.get_zooms(), (0.5 * shrunk, 0.75 * shrunk, 4), rtol=1e-6)
+    corner = np.array([-0.5, -0.5, 0, 1])
+    np.testing.assert_allclose(result.affine @ corner, affine @ [-0.5, -0.5, 1, 1], atol=1e-5)
+    far = result.affine @ [result.shape[0] - 0.5, result.shape[1] - 0.5, 0, 1]
+    np.testing.assert_allclose(far, affine @ [columns - 0.5, rows - 0.5, 1, 1], atol=1e-4)
 
 
 def test_nothing_is_below_zero_or_below_air():

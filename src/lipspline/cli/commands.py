@@ -22,7 +22,7 @@ from lipspline._infra.memory import keep_memory
 from lipspline._infra.progress import bars
 from lipspline.certification import estimate_lower
 from lipspline.certification.graph import as_example
-from lipspline.cli.program import Device, Json, Seed, Threads, err, out, show, start, translated
+from lipspline.cli.program import Device, Json, Seed, Threads, err, new_folders, out, show, start, translated, warn
 from lipspline.formats.output import Output, versions
 from lipspline.imaging.denoise import denoise_file
 from lipspline.networks.inference import ROUNDING
@@ -63,9 +63,9 @@ def denoise(
     keep_memory()
     options = {"noise": _level(noise), "noise_value": noise_value, "model": model}
     options |= {"white": white, "black": black, "force": force}
-    results = []
-    with bars(err) as display:
-        for source, target in _targets(sources, output):
+    results, targets = [], _targets(sources, output)
+    with new_folders(target for _, target in targets), bars(err) as display:
+        for source, target in targets:
 
             def watch(done: int, total: int, name: str = source.name) -> None:
                 display.show(name, done, total)
@@ -74,9 +74,7 @@ def denoise(
     for result in results:
         if result.warning:
             named = "" if len(results) == 1 else f"{result.input}: "
-            err.print(
-                f"lipspline: {named}{translated(result.warning)}", style="yellow", highlight=False, soft_wrap=True
-            )
+            warn(f"{named}{translated(result.warning)}")
     documents = [result.document() for result in results]
     document = documents[0] if len(sources) == 1 else {"results": documents}
     show(document, "\n".join(map(str, results)), json)

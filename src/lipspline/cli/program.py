@@ -7,6 +7,8 @@ import json as jsonlib
 import os
 import re
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -84,6 +86,22 @@ def show(document: dict[str, Any], text: str, json: bool) -> None:
         print(jsonlib.dumps(document, indent=2))
     else:
         out.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def warn(sentence: str) -> None:
+    """Say on stderr what to mind about a result."""
+    err.print(f"lipspline: {sentence}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def new_folders(targets: Iterable[Path]) -> Iterator[None]:
+    """Say which folders were made for outputs that nobody had made before: a name may be misspelt."""
+    parents = [[folder for folder in target.absolute().parents if not folder.exists()] for target in targets]
+    new = {missing[-1] for missing in parents if missing}
+    yield
+    for folder in sorted(new):
+        if folder.is_dir():
+            err.print(f"lipspline: made the folder {folder}.", markup=False, highlight=False, soft_wrap=True)
 
 
 # The program

@@ -19,11 +19,13 @@ from lipspline.cli.program import (
     Seed,
     Threads,
     err,
+    new_folders,
     parse_axis,
     parse_number,
     parse_slices,
     show,
     start,
+    warn,
 )
 from lipspline.formats.output import Output, writer
 from lipspline.imaging.cache import Slice
@@ -184,7 +186,9 @@ def ct(
     files: Annotated[
         str, typer.Option(help="What each file of a folder or pattern IN holds: sinograms or projections.")
     ] = "sinograms",
-    water: Annotated[float | None, typer.Option(help="Attenuation of water per mm; images in HU.")] = None,
+    water: Annotated[
+        float | None, typer.Option(help="Attenuation of water per mm; images in HU. Needs a pixel size.")
+    ] = None,
     simulate: Simulate = False,
     data_noise: DataNoise = None,
     prior: Prior = "auto",
@@ -251,7 +255,11 @@ def ct(
 def _fulfil(request: Request, output: Output, force: bool, json: bool) -> None:
     """What both commands do with a request: the first process holds the output, all share the slices."""
     keep_memory()
-    with ranks.session(), output.open(request.files(), force=force) if ranks.is_main() else nullcontext():
+    with (
+        ranks.session(),
+        new_folders([output.path] if ranks.is_main() else []),
+        output.open(request.files(), force=force) if ranks.is_main() else nullcontext(),
+    ):
         ranks.wait()
         scan = request.acquisition.scan(request.data, request.slices)
         writer(output.path, scan.count, scan.affine)
@@ -283,9 +291,20 @@ def _watch(display: Bars | Lines, slices: int, first: int) -> Watch:
 
 
 TO_CHECK = {
-    "CT": "Check the angles, their sense and arc, the rotation axis, the orientation and the geometry of a fan.",
+    "CT": (
+        "Check the sign (-log of the counts), the angles, their sense and arc, the rotation axis, the orientation and "
+        "the geometry of a fan."
+    ),
     "MR": "Check orientation, mask and coil maps (an object larger than the field of view: --map-sets 2).",
 }
+
+
+VALUES = {
+    "hounsfield": "; values in Hounsfield units",
+    "per millimetre": "; values are attenuations per millimetre",
+    "per pixel": "; values are attenuations per pixel, whose size is not known",
+}
+"""How the terminal says what the values of CT images are."""
 
 
 def _warn(result: Reconstruction) -> None:
@@ -308,7 +327,7 @@ def _warn(result: Reconstruction) -> None:
             f"slice(s) {_numbers(odd)} fit the measurements worse than noise explains. {TO_CHECK[result.scan.modality]}"
         )
     for sentence in sentences:
-        err.print(f"lipspline: {sentence}", style="yellow", highlight=False, soft_wrap=True)
+        warn(sentence)
 
 
 def _compared(result: Reconstruction) -> list[str]:
@@ -365,7 +384,7 @@ def _text(result: Reconstruction, output: Output) -> str:
     shown = solved[len(solved) // 2]
     assert shown.certificate is not None
     lines = [
-        f"{result.scan.summary}; {len(result.slices)} slice(s)",
+        f"{result.scan.summary}; {len(result.slices)} slice(s){VALUES.get(result.scan.unit, '')}",
         str(strength),
         *([f"slice {shown.number}:"] if len(solved) > 1 else []),
         lines_text(certificate_lines(shown.certificate, shown.misfit)),

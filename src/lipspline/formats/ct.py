@@ -4,8 +4,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from lipspline.formats import dicom, nifti
+from lipspline.formats import dicom, nifti, pictures
 from lipspline.formats.mri import read as read_any
+from lipspline.formats.sinograms import PICTURES
 from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume
 
@@ -25,6 +26,16 @@ def read(path: str | Path, slices: slice = slice(None)) -> Volume:
     if not isinstance(found, Volume):
         raise FileError(f"{path} holds k-space, not images.")
     return found
+
+
+def holds_images(path: Path) -> bool:
+    """Whether a file or folder is in a format that only images come in: NIfTI, DICOM or PNG."""
+    if not path.is_dir():
+        return path.is_file() and path.name.lower().endswith((*nifti.ENDINGS, *dicom.ENDINGS, *pictures.PNG))
+    files = [file for file in path.iterdir() if file.is_file()]
+    if any(file.name.lower().endswith(PICTURES) for file in files):
+        return False
+    return any(file.suffix.lower() in dicom.ENDINGS or dicom.is_dicom(file) for file in files)
 
 
 AIR = (-1100.0, -850.0)  # Hounsfield units, with noise, and lungs

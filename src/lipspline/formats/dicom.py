@@ -1,6 +1,7 @@
 """DICOM images: one file, or the series in a folder; written as derived secondary captures."""
 
 import hashlib
+import textwrap
 from contextlib import suppress
 from math import isfinite
 from pathlib import Path
@@ -33,10 +34,12 @@ DESCRIBED = ("StudyDescription", "BodyPartExamined", "ProtocolName", "PatientAge
 """What a derived image says too, where the file did."""
 VIEWED = {
     "SliceThickness": "PixelMeasuresSequence",
+    "SpacingBetweenSlices": "PixelMeasuresSequence",
     "WindowCenter": "FrameVOILUTSequence",
     "WindowWidth": "FrameVOILUTSequence",
 }
-"""The same, with the functional groups that files of several frames have them in."""
+"""The same, with the functional groups that files of several frames have them in. The distance of slices is empty in
+the identity of a single slice whose file does not say it."""
 TISSUE = (-160.0, 240.0)  # Hounsfield units: the window of soft tissue, where the file has none
 BRIGHTEST = 200  # one pixel in so many is brighter than the window of other images
 
@@ -77,6 +80,7 @@ def read(path: str | Path, slices: slice = slice(None)) -> Volume:
         values = _pixels(frames[numbers.start : numbers.stop])
         affine = shifted(_affine(frames), depth=numbers.start)
         identity = {key: str(first.get(key)) for key in IDENTITY if first.get(key)} | _description(first)
+        identity |= {"SpacingBetweenSlices": ""} if len(frames) == 1 and "SpacingBetweenSlices" not in identity else {}
         unit = "hounsfield" if first.get("Modality") == "CT" else "arbitrary"
     if not np.isfinite(values).all():
         raise FileError(f"{path} has NaN or infinite values.")
@@ -192,7 +196,7 @@ def _check_series(path: Path, frames: list[Frame]) -> None:
     for name, kinds in (
         ("series", {frame.header.get("SeriesInstanceUID") for frame in frames}),
         ("sizes", {(frame.header.Rows, frame.header.Columns) for frame in frames}),
-        ("orientations", {tuple(map(tuple, _rounded(frame.axes))) for frame in frames}),
+        ("orientations", {f.axes is not None and tuple(f.axes.flatten().round(decimals=3).tolist()) for f in frames}),
     ):
         if len(kinds) > 1:
             raise FileError(
@@ -226,10 +230,6 @@ def _check_positions(path: Path, frames: list[Frame]) -> None:
         f"{path} is not one stack of {len(frames)} slices at even steps: it has {what} mm. Slices are missing or "
         f"doubled, or there are several stacks."
     )
-
-
-def _rounded(axes: Tensor | None) -> list[list[float]]:
-    return [] if axes is None else [[round(v, 3) for v in row] for row in axes.tolist()]
 
 
 def _pixels(frames: list[Frame]) -> NDArray[np.float32]:
@@ -274,8 +274,8 @@ def _affine(frames: list[Frame]) -> Tensor | None:
     if len(frames) > 1 and last.position is not None:
         step = (last.position - first.position) / (len(frames) - 1)
     else:
-        thickness = first.header.get("SpacingBetweenSlices") or first.header.get("SliceThickness") or 1
-        step = _normal(first.axes) * float(thickness)
+        said = _description(first.header)
+        step = _normal(first.axes) * float(said.get("SpacingBetweenSlices") or said.get("SliceThickness") or 1)
     affine = torch.eye(4, dtype=torch.float64)
     affine[:3] = torch.stack([*first.axes, step, first.position], dim=1)
     return invertible(LPS_TO_RAS @ affine)
@@ -318,7 +318,8 @@ def _series_header(volume: LazyVolume, modality: str, description: str, scale: S
     header.SOPClassUID = SECONDARY_CAPTURE
     header.Modality, header.SeriesNumber, header.ConversionType = modality, None, "WSD"
     header.ImageType = ["DERIVED", "SECONDARY"]
-    header.SeriesDescription, header.DerivationDescription = description[:LONGEST_NAME], description[:LONGEST_TEXT]
+    for key, longest in (("SeriesDescription", LONGEST_NAME), ("DerivationDescription", LONGEST_TEXT)):
+        setattr(header, key, textwrap.shorten(description, longest, placeholder=" ...", break_on_hyphens=False))
     header.SecondaryCaptureDeviceManufacturer = "lipspline"
     header.Rows, header.Columns = volume.slices.shape[1:]
     header.SamplesPerPixel, header.PhotometricInterpretation = 1, "MONOCHROME2"
@@ -331,9 +332,8 @@ def _series_header(volume: LazyVolume, modality: str, description: str, scale: S
         axes, (column, row, depth) = _axes(affine), voxel_size(affine)
         header.ImageOrientationPatient = [round(v, 9) for v in axes.flatten().tolist()]
         header.PixelSpacing = [pydicom.valuerep.DSfloat(v, auto_format=True) for v in (row, column)]
-        header.SpacingBetweenSlices = pydicom.valuerep.DSfloat(depth, auto_format=True)
-        if "SliceThickness" not in header:
-            header.SliceThickness = header.SpacingBetweenSlices
+        if len(volume.slices) > 1 or volume.identity.get("SpacingBetweenSlices") != "":
+            header.SpacingBetweenSlices = pydicom.valuerep.DSfloat(depth, auto_format=True)
         header.FrameOfReferenceUID = volume.identity.get("FrameOfReferenceUID") or _identifier("frame", *content)
         header.PositionReferenceIndicator = None
     return header
@@ -344,7 +344,7 @@ def _add_description(header: Any, volume: LazyVolume) -> None:
     pydicom = checks.require("pydicom", "dicom", "Writing DICOM files")
     with pydicom.config.disable_value_validation():
         for key in (*DESCRIBED, *VIEWED):
-            if key in volume.identity:
+            if volume.identity.get(key):
                 setattr(header, key, volume.identity[key])
     if "WindowCenter" not in header:
         low, high = TISSUE if volume.unit == "hounsfield" else _bright(volume.slices)

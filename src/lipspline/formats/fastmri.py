@@ -65,6 +65,11 @@ def _kspace(
     found = found.as_stack(2)
     numbers = found.stack(KSPACE, slices)
     data = found.rows(numbers)
+    if not data.is_complex() or ((data.imag == 0).all() and (data.real >= 0).all() and data.real.unique().numel() > 2):
+        raise FileError(
+            f"{container.path}: {found.name} holds {'no' if data.is_complex() else 'real numbers, no'} imaginary "
+            f"parts, but k-space is complex: its magnitudes alone make no image. Store real + 1j * imaginary."
+        )
     data = data.to(torch.complex64) if data.ndim == 4 else data.to(torch.complex64).unsqueeze(1)
     data, sampled = with_mask(data, _mask(container, found.shape[0], numbers, data), container.path)
     truth = None if reference is None else _reference(reference, numbers)

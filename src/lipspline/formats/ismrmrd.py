@@ -105,7 +105,10 @@ def read(path: str | Path, slices: slice = slice(None), size: int | None = None)
             raise FileError(f"{path} has no readable XML header: the size of k-space is unknown.")
         everything = _readouts(path, stored)
         readouts, number, notes = _of_the_image(path, everything, encodings)
-        noise = _noise(stored, everything.where(everything.flagged(NOISE)), readouts)
+        scans = everything.where(everything.flagged(NOISE))
+        noise = _noise(stored, scans, readouts)
+        if measured := len(scans.numbers):
+            notes = (f"{measured} noise measurements {'left out: too few' if noise is None else 'read'}", *notes)
         encoding = encoding_of(path, encodings[number])
         flat = encoding.shape[2] == 1
         if not encoding.trajectory:
@@ -192,7 +195,7 @@ def _of_the_image(
     path: Path, found: Readouts, encodings: list[ElementTree.Element]
 ) -> tuple[Readouts, int, tuple[str, ...]]:
     """The readouts of one image, the number of their encoding, and what was left out or is averaged."""
-    left = [(name, found.flagged(flag)) for flag, name in NOT_IMAGING.items()]
+    left = [(name, found.flagged(flag)) for flag, name in NOT_IMAGING.items() if flag != NOISE]
     notes = [f"{int(flags.sum())} {name} left out" for name, flags in left if flags.any()]
     found = found.where(~found.flagged(*NOT_IMAGING))
     if not len(found.numbers):

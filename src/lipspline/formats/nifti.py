@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from lipspline._infra import checks
 from lipspline.formats.validation import DEFLATE, FileError, affordable, chosen, existing, reading
-from lipspline.formats.volume import LazyVolume, Unit, Volume, invertible, shifted
+from lipspline.formats.volume import LazyVolume, Unit, Volume, invertible, shifted, voxel_size
 
 ENDINGS = (".nii", ".nii.gz")
 LARGEST_HEADER = 540  # bytes, of NIfTI-2; NIfTI-1 has 348
 OFFSET = 352  # bytes before the values of a file without extensions
+SHEARED = 1e-4  # cosine of the angle between two axes, from which on they are not at right angles
 FURTHEST = 2**24  # bytes before the values; extensions of real files take kilobytes
 
 
@@ -49,8 +50,7 @@ def write(path: str | Path, volume: LazyVolume) -> None:
     header = nibabel.Nifti1Header()
     header.set_data_dtype(np.float32)
     header.set_data_shape((columns, rows, depth))
-    header.set_sform((_axial(columns, rows, depth) if place is None else place).numpy(), code="aligned")
-    header.set_xyzt_units("mm")
+    _set_place(header, _axial(columns, rows, depth) if place is None else place)
     header.set_data_offset(OFFSET)
     with path.open("wb") as raw:
         packed = gzip.GzipFile("", "wb", 1, raw, mtime=0) if path.suffix == ".gz" else contextlib.nullcontext(raw)
@@ -58,6 +58,19 @@ def write(path: str | Path, volume: LazyVolume) -> None:
             header.write_to(file)
             for i in range(depth):
                 file.write(volume.slices[i].contiguous().numpy().astype("<f4", copy=False).data)
+
+
+def _set_place(header: Any, affine: torch.Tensor) -> None:
+    """Say where the voxels are in every way that programs look for it: both affine maps, and sizes in millimetres.
+
+    The quaternion of a header turns and mirrors but cannot shear, so a sheared map is only in the other form.
+    """
+    header.set_zooms(voxel_size(affine))
+    header.set_sform(affine.numpy(), code="aligned")
+    axes = affine[:3, :3] / torch.linalg.vector_norm(affine[:3, :3], dim=0)
+    if torch.allclose(axes.T @ axes, torch.eye(3, dtype=axes.dtype), atol=SHEARED):
+        header.set_qform(affine.numpy(), code="aligned")
+    header.set_xyzt_units("mm")
 
 
 def _axial(columns: int, rows: int, depth: int) -> torch.Tensor:

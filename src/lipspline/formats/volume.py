@@ -8,7 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Unit = Literal["hounsfield", "arbitrary"]
+Unit = Literal["hounsfield", "per millimetre", "per pixel", "arbitrary"]
+"""Of the values of images; attenuations are per length."""
 LPS_TO_RAS = torch.diag(torch.tensor([-1.0, -1.0, 1.0, 1.0], dtype=torch.float64))
 """From the coordinates of DICOM and ISMRMRD to those of NIfTI, and back."""
 FLATTEST = 1e-6
@@ -123,4 +124,21 @@ def shifted(affine: Tensor | None, column: int = 0, row: int = 0, depth: int = 0
         return None
     moved = affine.clone()
     moved[:3, 3] += affine[:3, :3] @ torch.tensor([column, row, depth], dtype=affine.dtype)
+    return moved
+
+
+def resized(affine: Tensor | None, shape: Sequence[int], size: Sequence[int]) -> Tensor | None:
+    """The affine map of images `shape` (rows, columns) that were made `size`, and cover the same part of space.
+
+    Example:
+        >>> resized(from_voxel_size(1, 1, 2), (8, 8), (4, 2)).diagonal()
+        tensor([-4., -2.,  2.,  1.], dtype=torch.float64)
+    """
+    if affine is None:
+        return None
+    rows, columns = (old / new for old, new in zip(shape, size, strict=True))
+    steps = torch.tensor([columns, rows, 1.0], dtype=affine.dtype)
+    moved = affine.clone()
+    moved[:3, :3] *= steps
+    moved[:3, 3] += affine[:3, :3] @ ((steps - 1) / 2)
     return moved

@@ -155,8 +155,31 @@ def weighted_noise(y: Tensor, weights: Tensor | None = None) -> float:
     return float((bends[good].abs() / spread[good].sqrt()).median()) / GAUSSIAN_MEDIAN
 
 
+FEWEST_ANGLES, FEWEST_DETECTORS = 2, 8
+NEGATIVE = 0.75
+"""The share of negative line integrals, among those that are not zero, from which on they are not noise around zero."""
 TURNED = "convention=scikit-image for what its radon returned, or transpose=True for other data (detectors, angles)"
 """What to do with a sinogram that is turned; the conventions differ by half a pixel in where the axis is."""
+
+
+def refuse_small(angles: int, detectors: int) -> None:
+    """Refuse a sinogram that is too small to say anything about an image."""
+    if angles >= FEWEST_ANGLES and detectors >= FEWEST_DETECTORS:
+        return
+    turned = f" It may be turned: give {TURNED}." if angles >= FEWEST_DETECTORS else ""
+    raise ValueError(
+        f"Sinograms need at least {FEWEST_ANGLES} angles and {FEWEST_DETECTORS} detectors, but there are {angles} and "
+        f"{detectors}.{turned}"
+    )
+
+
+def negative_note(y: Tensor) -> str:
+    """What to say of line integrals that are mostly negative, as no attenuation makes them; empty if they are not."""
+    share = int((y < 0).sum()) / max(1, int((y != 0).sum()))
+    if share <= NEGATIVE or float(y.double().sum(dim=1).median()) >= 0:
+        return ""
+    words = f"{100 * share:.0f} % of the line integrals that are not zero are negative"
+    return f"{words}: their sign may be turned, or -log was not taken"
 
 
 def refuse_uneven_sums(y: Tensor, slice_number: int) -> None:

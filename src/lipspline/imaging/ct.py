@@ -21,6 +21,8 @@ from lipspline.imaging.counts import (
     Integrals,
     find_axis,
     line_integrals,
+    negative_note,
+    refuse_small,
     refuse_uneven_sums,
     weighted_noise,
     without_rings,
@@ -70,7 +72,7 @@ class Scanner:
             says it.
         source_detector: millimetres from the source to the detector.
         detector: of a fan, "flat" or "curved".
-        water: attenuation of water in the unit of the images, which are then in Hounsfield units.
+        water: attenuation of water per millimetre; images are then in Hounsfield units.
     """
 
     angles: int | Tensor | None = None
@@ -130,13 +132,20 @@ class MeasuredCT:
     def __post_init__(self):
         if self.scanner.transpose or self.scanner.convention == "scikit-image":
             object.__setattr__(self, "sinograms", self.sinograms.transposed())
-        spacing, detectors = self.scanner.spacing or 1.0, self.sinograms.data.shape[-1]
+        rows, detectors = self.sinograms.data.shape[-2:]
+        refuse_small(len(range(0, rows, self.scanner.every)), detectors)
+        spacing = self.scanner.spacing or 1.0
         if self.scanner.size is None and detectors * spacing > LARGEST:
             raise ValueError(
                 f"With spacing {spacing:g} the image would be {detectors * spacing:.3g} pixels wide; give size."
             )
         if self._distances is not None and self._detector_pixel is None:
             raise ValueError("The distances of a fan are in millimetres. Give pixel_size= of the detector, too.")
+        if self.scanner.water is not None and self._detector_pixel is None:
+            raise ValueError(
+                "water= is an attenuation per millimetre, but the size of a pixel is not known. Give pixel_size= in "
+                "millimetres too, or pixel_size=1 if water= is per pixel."
+            )
 
     @property
     def count(self) -> int:
@@ -145,8 +154,10 @@ class MeasuredCT:
 
     @property
     def unit(self) -> Unit:
-        """Hounsfield units if the attenuation of water is given."""
-        return "arbitrary" if self.scanner.water is None else "hounsfield"
+        """Hounsfield units if the attenuation of water is given, else attenuation per length."""
+        if self.scanner.water is not None:
+            return "hounsfield"
+        return "per pixel" if self._detector_pixel is None else "per millimetre"
 
     @property
     def summary(self) -> str:
@@ -161,6 +172,8 @@ class MeasuredCT:
             parts.append(str(self.axis))
         if self.scanner.rings:
             parts.append("rings removed")
+        if negative := negative_note(self._central.y):
+            parts.append(negative)
         if unseen := self._unseen:
             parts.append(f"{unseen} of {self._size}x{self._size} pixels are met by no ray and stay zero")
         return "; ".join(parts)

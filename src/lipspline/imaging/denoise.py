@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipspline._infra import checks, devices
+from lipspline._infra.files import fingerprint
 from lipspline.certification import certify
 from lipspline.certification.certificate import printed_up
 from lipspline.formats import ct, dicom, nifti, pictures
@@ -84,13 +85,13 @@ class Denoised:
         source = "estimated" if self.estimated else "given"
         exact = self.trained_noise in (None, self.noise)
         rescaled = "" if exact else f", rescaled from noise {self.trained_noise:g}"
-        bound = "no bound on its Lipschitz constant" if self.lipschitz is None else f"<= {printed_up(self.lipschitz)}"
+        factor = "" if self.lipschitz is None else f"at most {printed_up(self.lipschitz)} times as much as the input"
         within = "" if self.distance is None else f", within {self.distance:.2g}/255 of the exact minimiser"
         black = f"black {self.black:g}, " if self.black else ""
         return (
             f"{self.output}: {'x'.join(map(str, self.shape))} {self.dtype}, {black}white {self.white:g}\n"
             f"noise {self.noise:.2f}/255{self._in_values} ({source}), prior {self.model}{rescaled}, "
-            f"Lipschitz constant {bound}{within}, {self.seconds:.1f} s"
+            f"the result changes {factor or 'by an unknown factor'}{within}, {self.seconds:.1f} s"
         )
 
     @property
@@ -149,7 +150,8 @@ def denoise_file(
     """
     begin = time.perf_counter()
     output, asked = Output(target), RECOMMENDED if model == "auto" else model
-    with output.open((source, *([Path(model)] if Path(model).exists() else [])), force=force):
+    read = (source, *([Path(model)] if Path(model).is_file() else []))
+    with output.open(read, force=force):
         found = _read(source, target, white, black)
         level, estimated = _level(found, noise, noise_value)
         prior = resolve(asked)
@@ -175,7 +177,8 @@ def denoise_file(
             warning=_warning(found.planes, result.planes, level, estimated=estimated, given=noise),
             seconds=time.perf_counter() - begin,
         )
-        output.commit(done.document(), {"": lambda draft: found.write(draft, result.planes)})
+        inputs = {str(file): fingerprint(file) for file in read}
+        output.commit({**done.document(), "inputs": inputs}, {"": lambda draft: found.write(draft, result.planes)})
     return done
 
 

@@ -7,14 +7,17 @@ from math import pi
 from pathlib import Path
 from typing import Any
 
-from lipspline.formats import ct, mri
+from numpy.typing import NDArray
+
+from lipspline.formats import ct, mri, pictures
 from lipspline.formats.bart import pair
 from lipspline.formats.kspace import Kspace
-from lipspline.formats.sinograms import read_sinograms
+from lipspline.formats.sinograms import Sinograms, read_sinograms
 from lipspline.formats.trajectories import NonCartesianKspace
 from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume, voxel_size
 from lipspline.imaging.coils import FROM_SILENCE
+from lipspline.imaging.counts import negative_note, refuse_small, refuse_uneven_sums
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ Inspector = Callable[[Path], Finding | None]
 def inspect_mri(path: Path) -> Finding | None:
     """k-space, or images to simulate it from."""
     found = _first(mri.read_scan, path)
+    if isinstance(found, Volume) and len(found.slices) == 1 and _coloured(_picture(path)):
+        return None  # a photograph; scanners make gray images
     if isinstance(found, Kspace):
         seen, apart = of_kspace(found), path.suffix.lower() in (".npy", ".npz") or pair(path) is not None
         word = "the trajectory, if it is not Cartesian: give trajectory=FILE. k-space is then readouts x samples"
@@ -89,6 +94,11 @@ def inspect_mri(path: Path) -> Finding | None:
 def inspect_sinograms(path: Path) -> Finding | None:
     """Sinograms or counts of parallel beams or fans, and what the file says about the scanner."""
     found = read_sinograms(path)
+    if len(found.data) == 1 and _coloured(_picture(path)):
+        return None
+    turned = found.flat is None and not _seems_sinogram(found)
+    if turned and not _seems_sinogram(found := found.transposed()):
+        raise FileError(f"{path} is no sinogram: the sums over its rows, and those over its columns, vary too much.")
     slices, angles, detectors = found.data.shape
     facts = {"slices": str(slices), "angles": str(angles), "detectors": str(detectors)}
     counts, fan = found.flat is not None, found.source_origin is not None
@@ -97,6 +107,8 @@ def inspect_sinograms(path: Path) -> Finding | None:
         facts["angles"] += f", from {first:g} to {last:.4g} degrees"
     if fan:
         facts["fan"] = f"source to axis {found.source_origin:g} mm, to detector {found.source_detector:g} mm"
+    if not counts and (sign := negative_note(found.data[slices // 2])):
+        facts["sign"] = sign
     if found.pixel is not None:
         facts["pixel"] = f"{found.pixel:g} mm"
     steps = (
@@ -109,10 +121,49 @@ def inspect_sinograms(path: Path) -> Finding | None:
         *(() if found.pixel is not None else ("the size of a pixel, pixel_size= in millimetres: else per pixel",)),
     )
     what = "Counts with flat fields" if counts else "Sinograms, if its rows are angles and its columns detectors"
-    return Finding(what, facts, "lipspline reconstruct ct IN OUT.nii.gz", steps, missing)
+    command = "lipspline reconstruct ct IN OUT.nii.gz"
+    if turned:
+        what = "Sinograms whose columns are angles and whose rows are detectors, as radon of scikit-image returns them"
+        command += " convention=scikit-image"
+        missing = (*missing, "the convention: transpose=True instead, if another program than scikit-image made it")
+    return Finding(what, facts, command, steps, missing)
 
 
-INSPECTORS: dict[str, Inspector] = {"MRI": inspect_mri, "CT": inspect_sinograms}
+def _seems_sinogram(found: Sinograms) -> bool:
+    """Whether the middle slice is large enough, and its sums over the detectors are those of one object."""
+    number = len(found.data) // 2
+    try:
+        refuse_small(*found.data.shape[1:])
+        refuse_uneven_sums(found.data[number], number)
+    except ValueError:
+        return False
+    return True
+
+
+def inspect_picture(path: Path) -> Finding | None:
+    """A picture in colour, or one in a format of photographs, which can be denoised."""
+    image = _picture(path)
+    if image is None or (not _coloured(image) and path.suffix.lower() in pictures.TIFF):
+        return None
+    colours = "red, green and blue" if _coloured(image) else "gray"
+    facts = {"size": f"{image.shape[0]} x {image.shape[1]}", "colours": colours}
+    facts["values"] = f"{image.dtype}, {image.min():.4g} to {image.max():.4g}"
+    target = "OUT.png" if path.suffix.lower() not in pictures.TIFF else "OUT.tif"
+    steps = ("estimate the noise", f"remove it{' from each colour' if _coloured(image) else ''}, with a certificate")
+    return Finding("A picture", facts, f"lipspline denoise IN {target}", steps)
+
+
+def _picture(path: Path) -> NDArray[Any] | None:
+    """The image of a file that may be a photograph; None for other files."""
+    wanted = path.suffix.lower() in pictures.IMAGE_ENDINGS and path.suffix.lower() != ".npy" and path.is_file()
+    return pictures.read(path) if wanted else None
+
+
+def _coloured(image: NDArray[Any] | None) -> bool:
+    return image is not None and image.ndim == 3 and pictures.COLOURS[image.shape[2]] == 3
+
+
+INSPECTORS: dict[str, Inspector] = {"pictures": inspect_picture, "MRI": inspect_mri, "CT": inspect_sinograms}
 """Who looks at a file, by what they know: a new kind of data joins here by one function."""
 
 

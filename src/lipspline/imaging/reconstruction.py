@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import lipspline
 from lipspline._infra import checks, devices
-from lipspline._infra.files import write_whole
+from lipspline._infra.files import fingerprint, write_whole
 from lipspline.formats.output import PAGE, Image, Output, versions, writer
 from lipspline.formats.volume import LazyVolume, Stack, Volume
 from lipspline.imaging.cache import Slice, SliceCache, SliceImages
@@ -119,11 +119,13 @@ class Reconstruction:
         source = chosen.prior.name if asked == "auto" else str(asked)
         return {
             "input": self.request.source,
+            "inputs": {str(file): fingerprint(file) for file in self.request.files() if file.exists()},
             "options": self.request.options(),
             "prior": describe_prior(source, chosen.prior, chosen.served, chosen.noise, chosen.range, chosen.upper),
             "weight": {"value": chosen.weight, "chosen": chosen.chosen},
             "versions": versions(),
             "scan": self.scan.summary,
+            "unit": self.scan.unit,
             "guaranteed": all(certificate.guaranteed for certificate in self.certificates),
             "converged": not self.unsettled,
             "lipschitz": known(chosen.upper),
@@ -156,7 +158,7 @@ class Reconstruction:
     def commit(self, output: Output, command: str = "") -> dict[str, Any]:
         """Write into an output that is open; returns the certificate."""
         volume = self._lazy(_moduli)
-        description = f"lipspline {lipspline.__version__}: plug-and-play reconstruction. {self.scan.summary}"
+        description = f"lipspline {lipspline.__version__}: {self.strength.method}. {self.scan.summary}"
         phases = self._lazy(lambda image: image).slices if self.slices[0].image.is_complex() else None
         image, write = Image(volume, self.scan.modality, description, phases), writer(output.path, len(volume.slices))
         makers: dict[str, Callable[[Path], object]] = {"": lambda draft: write(draft, image)}

@@ -81,6 +81,10 @@ class ScannerCT(Scanner):
         fields = {"flat": self.flat, "dark": self.dark}
         paths = {name: value for name, value in fields.items() if is_path(value)}
         if is_path(data):
+            if ct_files.holds_images(Path(data)):
+                raise ValueError(
+                    f"{data} holds images, not sinograms. To measure and reconstruct them give simulate=True."
+                )
             found = read_sinograms(data, slices, files=self.files, **paths)
         else:
             found = Sinograms(images(as_tensor(data), slices, "sinograms are (angles, detectors) or a stack").slices)

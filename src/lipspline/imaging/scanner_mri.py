@@ -96,7 +96,10 @@ class ScannerMRI:
         if not isinstance(found, Volume):
             return self._measured(data, found, kept, first)
         if not self.simulate:
-            raise ValueError(f"{named(data)} images, not k-space. To measure and reconstruct them give simulate=True.")
+            raise ValueError(
+                f"{named(data)} images, not k-space, which is complex. To measure and reconstruct them give "
+                f"simulate=True."
+            )
         self._check_simulated()
         maps = self._coils()
         noise = KSPACE_NOISE if self.data_noise is None else self.data_noise

@@ -317,8 +317,11 @@ def _choose_denoiser(
 
 
 def _seen(problem: Problem, factor: float) -> str:
+    """Who chose the weight, from which noise: `noise` of the slice in the certificate, and what it means for images."""
     times = "auto" if factor == 1 else f"{factor:g} times auto"
-    return f"{times}, from noise {relative_noise(problem, 1):.2g} of the brightness in the data"
+    data, image = f"{problem.noise:.3g}", f"{relative_noise(problem, 1):.3g}"
+    seen = "" if data == image else f", which is {image} of the brightness of the image"
+    return f"{times}, from noise {data} in the data{seen}"
 
 
 def value_range(problem: Problem) -> tuple[float, float]:

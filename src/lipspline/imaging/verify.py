@@ -11,7 +11,7 @@ from lipspline._infra import files
 from lipspline.formats.output import CERTIFICATE, PAGE, Output, read_certificate, versions
 from lipspline.imaging.strength import proven_upper
 from lipspline.networks.files import checksum
-from lipspline.priors import resolve
+from lipspline.priors import Kind, resolve
 
 SLACK = 1e-9
 """By how much, relatively, a bound that is computed again may exceed the one of the certificate: other processors
@@ -25,6 +25,7 @@ class CheckOutcome(StrEnum):
     FAILS = "fails"
     UNCHECKED = "not checked"
     DOUBTFUL = "doubtful"
+    CHANGED = "changed"
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,13 @@ class Verification:
         verdict = "The certificate belongs to this result." if self.holds else "The certificate does NOT hold."
         if any(check.outcome is CheckOutcome.DOUBTFUL for check in self.checks):
             verdict += " Whether the result is an image of the object is doubtful: it does not fit the measurements."
+        if any(check.outcome is CheckOutcome.CHANGED for check in self.checks):
+            verdict += " The input is another one now than the one it was made from."
         return "\n".join([self.output, *lines, verdict])
 
 
 def verify(path: str | Path) -> Verification:
-    """Check a result against the certificate beside it: checksums, its own checksum, versions, the Lipschitz bound.
+    """Check a result against the certificate beside it: checksums, also of the input, versions, the Lipschitz bound.
 
     Args:
         path: the image or folder that `reconstruct` or `denoise` has written; its certificate is `path`.json.
@@ -124,6 +127,20 @@ def _files(output: Output, certificate: Mapping[str, Any]) -> Iterator[Check]:
         yield Check("finished", CheckOutcome.FAILS, detail)
 
 
+def _inputs(certificate: Mapping[str, Any]) -> Check:
+    """Whether the files that were read are still there and the same; the result stands whatever became of them."""
+    states = certificate.get("inputs", {})
+    here = {name: state for name, state in states.items() if Path(name).is_file() or Path(name).is_dir()}
+    changed = [name for name, state in here.items() if files.fingerprint(Path(name)) != state]
+    if changed:
+        return Check("input", CheckOutcome.CHANGED, f"not what it was when it was read: {', '.join(changed)}")
+    if not here or len(here) < len(states):
+        gone = ", ".join(name for name in states if name not in here)
+        return Check("input", CheckOutcome.UNCHECKED, f"not here: {gone}" if gone else "no file is named")
+    part = "" if all(state["content"] == "whole" for state in here.values()) else ", by sizes and the ends of the files"
+    return Check("input", CheckOutcome.HOLDS, f"the same as when it was read{part}")
+
+
 def _claims(certificate: Mapping[str, Any]) -> Check:
     """Whether what is said of all slices agrees with what is said of each."""
     slices = [entry["certificate"] for entry in certificate.get("slices", ()) if "certificate" in entry]
@@ -165,11 +182,9 @@ def _bound(certificate: Mapping[str, Any]) -> Check:
         words = "an energy with kinks has no Lipschitz bound; its certificates are by duality"
         return Check("bound", CheckOutcome.FAILS if math.isfinite(upper) else CheckOutcome.HOLDS, words)
     outcome = CheckOutcome.HOLDS if upper <= claim["certificate"] * (1 + SLACK) else CheckOutcome.FAILS
-    return Check(
-        "bound",
-        outcome,
-        f"Lipschitz constant of the prior <= {upper:.9f} computed again, {claim['certificate']:.9f} claimed",
-    )
+    what = "the gradient of the energy" if prior.kind is Kind.ENERGY else "the denoiser"
+    words = f"Lipschitz constant of {what} <= {upper:.9f} computed again, {claim['certificate']:.9f} claimed"
+    return Check("bound", outcome, words)
 
 
 def _versions(certificate: Mapping[str, Any]) -> Check:
@@ -181,6 +196,7 @@ def _versions(certificate: Mapping[str, Any]) -> Check:
 
 
 CHECKS: dict[str, Callable[[Mapping[str, Any]], Check]] = {
+    "input": _inputs,
     "claims": _claims,
     "data fit": _data_fit,
     "bound": _bound,

@@ -17,7 +17,7 @@ from lipspline.formats.builtin import BUILTIN
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.sinograms import Sinograms, read_sinograms
 from lipspline.formats.validation import FileError
-from lipspline.formats.volume import Volume
+from lipspline.formats.volume import Volume, resized
 from lipspline.priors import Prior, catalogue, resolve
 
 ENDINGS = (".png", ".tif", ".tiff", ".npy", ".npz", ".nii", ".nii.gz", ".dcm", ".h5", ".hdf5")
@@ -159,7 +159,8 @@ def prepare(volume: Volume) -> Volume:
     if shrink < 1:
         size = [max(SMALLEST, round(n * shrink)) for n in image.shape]
         image = F.interpolate(image[None, None], size=size, mode="area")[0, 0]
-    return Volume(image[None], unit=volume.unit)
+    place = resized(volume.affine, volume.slices.shape[1:], image.shape)
+    return Volume(image[None], place, volume.unit)
 
 
 class Models:
