@@ -9,8 +9,8 @@ import torch
 
 from lipspline.functional.quality import psnr, ssim
 from lipspline.report import Case, DataMisfit, Picture, Rescale
-from lipspline.report.case import case_section
 from lipspline.report.drawing import robust_window
+from lipspline.report.section import case_section
 
 
 def test_the_reference_comes_first_and_is_what_errors_are_against(case):

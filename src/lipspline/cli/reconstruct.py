@@ -278,7 +278,8 @@ def _watch(display: Bars | Lines, slices: int, first: int) -> Watch:
 
 TO_CHECK = {
     "CT": "Check the angles, their sense and arc, the rotation axis, the orientation and the geometry of a fan.",
-    "MR": "Check orientation, mask and coil maps (an object larger than the field of view: --map-sets 2).",
+    "MR": "Check that frequency zero lies in the middle of k-space (numpy.fft.fftshift puts it there), the "
+    "orientation, the mask and the coil maps (an object larger than the field of view: --map-sets 2).",
 }
 
 
@@ -298,11 +299,27 @@ def _warn(result: Reconstruction) -> None:
             f"slice(s) {_numbers(result.empty)} are empty: their data are zero everywhere, and so are their images."
         )
     if odd := result.unexplained:
-        sentences.append(
-            f"slice(s) {_numbers(odd)} fit the measurements worse than noise explains. {TO_CHECK[result.scan.modality]}"
+        doubt = odd[0].misfit
+        reason = (
+            f" (it is estimated at {percent(doubt.noise)} of slice {odd[0].number}, which is hardly possible)"
+            if doubt.doubtful
+            else ""
         )
+        sentences.append(
+            f"slice(s) {_numbers(odd)} fit the measurements worse than noise explains{reason}. "
+            f"{TO_CHECK[result.scan.modality]}"
+        )
+    sentences += result.scan.notes
     for sentence in sentences:
         err.print(f"lipspline: {sentence}", style="yellow", highlight=False, soft_wrap=True)
+
+
+SCORES = {
+    "psnr": "PSNR",
+    "ssim": "SSIM",
+    "psnr_object": "within the object PSNR",
+    "ssim_object": "within the object SSIM",
+}
 
 
 def _compared(result: Reconstruction) -> list[str]:
@@ -330,7 +347,7 @@ def _rival(rival: Rival) -> str:
     done, held = rival.done, rival.held_out
     scores = [] if held is None else [f"held out off by {100 * held.value:.4g} %"]
     scores += [f"misfit {percent(done.misfit.value)}"]
-    scores += [f"{name.upper()} {done.quality[name]:.4g}" for name in done.quality]
+    scores += [f"{SCORES[name]} {done.quality[name]:.4g}" for name in done.quality]
     proven = (
         "all proven" if done.certificate and not any(e.constant is None for e in done.certificate.estimates) else ""
     )
@@ -365,7 +382,7 @@ def _text(result: Reconstruction, output: Output) -> str:
         lines_text(certificate_lines(shown.certificate, shown.misfit)),
     ]
     before, after = mean([s.direct_quality for s in solved]), mean([s.quality for s in solved])
-    gains = [f"{name.upper()} {before[name]:.4g} -> {after[name]:.4g}" for name in after if name in before]
+    gains = [f"{SCORES[name]} {before[name]:.4g} -> {after[name]:.4g}" for name in after if name in before]
     if gains:
         lines.append(f"{', '.join(gains)} (mean over slices, profile paper)")
     lines += _compared(result)

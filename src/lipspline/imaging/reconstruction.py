@@ -128,6 +128,7 @@ class Reconstruction:
             "converged": not self.unsettled,
             "lipschitz": known(chosen.upper),
             "misfit_explained": not self.unexplained,
+            "notes": list(self.scan.notes),
             **({"mean": means, "mean_direct": direct, "profile": "paper"} if means else {}),
             **({"compared": [rival.document() for rival in self.rivals]} if self.rivals else {}),
             **({"held_out": asdict(self.held_out)} if self.held_out is not None else {}),
@@ -189,6 +190,8 @@ class Reconstruction:
             summary=f"{self.scan.summary}.",
             number=done.number,
             rescale=display_scale(self.scan, done.scale),
+            notes=self.scan.notes,
+            reference_measured="psnr_object" in done.quality,
         )
 
 

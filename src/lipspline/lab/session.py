@@ -34,9 +34,9 @@ from lipspline.lab.request import LabRequest, Measurement
 from lipspline.pnp import Progress, promise
 from lipspline.priors import Kind
 from lipspline.report import reconstruction_page
-from lipspline.report.case import case_section, lines_table
 from lipspline.report.drawing import Window, magnitude, residual_chart, robust_window
 from lipspline.report.plain_words import promise_lines
+from lipspline.report.section import case_section, lines_table
 
 ITERATION = Iteration(max_steps=500)
 PICTURES_A_SECOND = 5

@@ -27,6 +27,8 @@ PROMISED, HYPOTHESES, FIT = "What is promised", "What the promise rests on", "Fi
 # 0.1 %, and noise is estimated rather too high than too low.
 MODEL_ERROR = 0.01
 NOISE_FACTOR = 1.1
+IMPLAUSIBLE = 0.25
+"""Noise that is estimated to be more than this part of the data is not believed: signal was taken for noise."""
 
 
 @dataclass(frozen=True)
@@ -36,19 +38,29 @@ class DataMisfit:
     Args:
         value: the misfit.
         noise: what it would be if x were the truth: the norm of the noise over that of the data.
+        estimated: whether the noise was estimated from the data themselves: then at most `IMPLAUSIBLE` is believed.
 
     Example:
         >>> DataMisfit(0.005, 0.003).explained, DataMisfit(0.07, 0.003).explained
+        (True, False)
+        >>> DataMisfit(0.35, 0.38).explained, DataMisfit(0.35, 0.38, estimated=True).explained
         (True, False)
     """
 
     value: float
     noise: float
+    estimated: bool = False
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the noise is larger than an estimate can be believed."""
+        return self.estimated and self.noise > IMPLAUSIBLE
 
     @property
     def explained(self) -> bool:
         """Whether noise, and small errors of the model of the scanner, can account for it."""
-        return self.value <= NOISE_FACTOR * self.noise + MODEL_ERROR
+        believed = IMPLAUSIBLE if self.doubtful else self.noise
+        return self.value <= NOISE_FACTOR * believed + MODEL_ERROR
 
 
 @dataclass(frozen=True)
@@ -138,11 +150,18 @@ def misfit_line(misfit: DataMisfit) -> Line:
     if misfit.explained:
         sentence = f"The measurements that this image predicts are off by {percent(misfit.value)}; {noise}."
         return Line(FIT, value, sentence, "measured")
-    sentence = (
-        f"The measurements that this image predicts are off by {percent(misfit.value)}, but {noise}: the model of the "
-        f"scanner is not that of the scan. Check angles, rotation axis, orientation, field of view and coil maps."
-    )
+    if misfit.doubtful:
+        reason = f"; {noise}, which is hardly possible: signal seems to have been taken for noise. It explains nothing"
+    else:
+        reason = f", but {noise}: the model of the scanner is not that of the scan"
+    sentence = f"The measurements that this image predicts are {value}{reason}. {TO_CHECK}"
     return Line(FIT, value, sentence, "violated")
+
+
+TO_CHECK = (
+    "Check angles, rotation axis, orientation, field of view, coil maps, and that frequency zero lies in the middle of "
+    "k-space."
+)
 
 
 def lines_text(lines: Mapping[str, Sequence[Line]], width: int = 100) -> str:
