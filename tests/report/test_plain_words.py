@@ -186,3 +186,15 @@ def test_a_bound_that_somebody_vouches_for_is_called_so():
     assert "(a projection)" in found["Denoiser D"].sentence
     assert found["Convergence"].standing == "vouched for"
     assert lines("proven")["Denoiser D"].standing == "proven"
+
+
+def test_an_estimate_of_noise_that_is_too_large_explains_nothing():
+    """Signal was taken for noise; in a simulation, and where noise was measured, it is what it is."""
+    assert DataMisfit(0.35, 0.38).explained
+    misfit = DataMisfit(0.35, 0.38, estimated=True)
+    line = certificate_lines(CERTIFICATES["proven"](), misfit)["What happened"][0]
+    assert not misfit.explained
+    assert line.standing == "violated"
+    assert "estimated at 38 %, which is hardly possible" in line.sentence
+    assert "frequency zero lies in the middle" in line.sentence
+    assert DataMisfit(0.2, 0.24, estimated=True).explained
