@@ -12,11 +12,12 @@ import typer
 
 from lipspline._infra import ranks
 from lipspline._infra.memory import keep_memory
-from lipspline._infra.progress import Bars, Lines, Pace, bars
+from lipspline._infra.progress import bars
 from lipspline.cli.program import (
     Device,
     Json,
     Seed,
+    SliceDisplay,
     Threads,
     err,
     parse_axis,
@@ -29,10 +30,9 @@ from lipspline.formats.output import Output, writer
 from lipspline.imaging.cache import Slice
 from lipspline.imaging.coils import Phase, Unknown, Whiten
 from lipspline.imaging.problem import Iteration
-from lipspline.imaging.reconstruction import Reconstruction, Rival, Watch, carry_out, mean
+from lipspline.imaging.reconstruction import Reconstruction, Rival, carry_out, mean
 from lipspline.imaging.request import Request, ScannerCT, ScannerMRI
 from lipspline.imaging.strength import HELD
-from lipspline.pnp import Progress
 from lipspline.priors.lookup import names
 from lipspline.report.plain_words import certificate_lines, lines_text, percent
 
@@ -250,30 +250,13 @@ def _fulfil(request: Request, output: Output, force: bool, json: bool) -> None:
         scan = request.acquisition.scan(request.data, request.slices)
         writer(output.path, scan.count, scan.affine)
         with bars(err) as display:
-            watch = _watch(display, scan.count, request.first)
-            result = carry_out(request, scan, cache=output.parts, watch=watch)
+            shown = SliceDisplay(display, scan.count, request.first, len(request.compare))
+            result = carry_out(request, scan, cache=output.parts, watch=shown.step, tell=shown.tell)
         if not ranks.is_main():
             return
         document = result.commit(output, shlex.join(["lipspline", *sys.argv[1:]]))
     _warn(result)
     show(document, _text(result, output), json)
-
-
-def _watch(display: Bars | Lines, slices: int, first: int) -> Watch:
-    """Shows the slices done, and the residual of the one that runs."""
-    pace, own = Pace(), len(ranks.shard(range(slices)))
-    display.show("slices", 0, own, note=f"0/{own}, choosing the strength")
-
-    def watch(i: int, progress: Progress | None) -> None:
-        if progress is None:
-            pace.end(i)
-            note = f"{pace.done}/{own}"
-        else:
-            pace.begin(i)
-            note = f"{pace.done}/{own}, slice {first + i}: {progress.calls} steps, residual {progress.residual:.1e}"
-        display.show("slices", pace.done, own, note=note, left=pace.left(own))
-
-    return watch
 
 
 TO_CHECK = {

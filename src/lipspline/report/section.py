@@ -158,7 +158,7 @@ def _cell(name: str, cells: Mapping[str, tuple[str, str]]) -> Html:
     if name not in cells:
         return tag("td")
     number, unit = cells[name]
-    return tag("td", number, tag("small", f" {unit}"), data_number=name)
+    return tag("td", number, tag("small", f" {unit}"), data_number=name, data_label=COLUMNS[name])
 
 
 def _gallery(case: Case, name: str) -> Html:
