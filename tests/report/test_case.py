@@ -11,6 +11,7 @@ from lipspline.functional.quality import object_mask, psnr, ssim
 from lipspline.report import Case, DataMisfit, Picture, Rescale
 from lipspline.report.drawing import robust_window
 from lipspline.report.section import case_section
+from lipspline.report.template import asset
 
 
 def test_the_reference_comes_first_and_is_what_errors_are_against(case):
@@ -163,3 +164,10 @@ def test_the_colours_of_errors_span_the_results_and_not_the_direct_image(case):
     assert errors["Zero-filled"] > 2
     top = f"{max(errors['Plain'], errors['Fast']):.3g}"
     assert f'aria-label="Colours from 0 to {top}"' in case_section(poorly, 0)
+
+
+def test_every_number_has_its_label_for_narrow_screens(case):
+    section = case_section(case, 0)
+    assert 'data-label="PSNR"' in section
+    assert 'data-label="Steps"' in section
+    assert "content: attr(data-label)" in asset("page.css")
