@@ -1,6 +1,7 @@
 """`lipspline reconstruct`: every format in and out, a certificate beside every image, one sentence for every error."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -16,10 +17,12 @@ import torch
 
 import sample_files
 from lipspline import cli
-from lipspline.cli.program import parse_number, parse_slices
+from lipspline.cli.program import SliceDisplay, parse_number, parse_slices
 from lipspline.formats import mri as files
 from lipspline.formats.volume import Volume
 from lipspline.functional.quality import psnr
+from lipspline.imaging.reconstruction import carry_out
+from lipspline.imaging.request import Request, ScannerMRI
 
 DATA = Path(os.environ.get("LIPSPLINE_DATA", "/nonexistent"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="LIPSPLINE_DATA names no folder")
@@ -502,3 +505,66 @@ def test_real_scans_gain_by_the_denoiser_that_ships(case, tmp_path):
     assert done.returncode == 0, done.stderr
     document = json.loads((tmp_path / "out.nii.gz.json").read_text())
     assert document["mean"]["psnr"] > document["mean_direct"]["psnr"] + 2
+
+
+def test_what_the_data_leave_open_is_said_in_terminal_certificate_and_page(run, tmp_path):
+    np.save(tmp_path / "angles.npy", np.linspace(0, np.pi / 2, 12, endpoint=False))
+    source = sample_files.write_npy(tmp_path / "sino.npy", sample_files.sinograms()[:1])
+    code, _, err = run("ct", source, tmp_path / "out.npy", "--angles", tmp_path / "angles.npy", "--report")
+    assert code == 0
+    note = json.loads((tmp_path / "out.npy.json").read_text())["notes"][0]
+    assert note.startswith("The angles cover 90 of the 180 degrees")
+    assert note in err.replace("\n", " ")
+    assert note in (tmp_path / "out.npy.html").read_text()
+
+
+def test_a_measured_reference_has_scores_within_the_object_in_terminal_and_certificate(run, tmp_path):
+    source = sample_files.write_fastmri(tmp_path / "k.h5", coils=False)
+    code, out, err = run("mri", source, tmp_path / "out.npy")
+    assert code == 0
+    assert "within the object SSIM" in out
+    document = json.loads((tmp_path / "out.npy.json").read_text())
+    assert "The reference was measured" in document["notes"][0]
+    assert document["notes"][0] in err
+    assert set(document["mean"]) == {"psnr", "ssim", "psnr_object", "ssim_object"}
+
+
+class Seen:
+    """What would be drawn."""
+
+    def __init__(self):
+        self.lines = []
+
+    def show(self, key, done, total=1.0, *, label="", note="", left=None):
+        self.lines.append((done, total, note, left))
+
+
+def test_the_display_names_the_prior_and_the_trial_and_promises_no_time_it_does_not_know():
+    seen = Seen()
+    shown = SliceDisplay(seen, slices=1, first=5, rivals=2)
+    carry_out(
+        Request(
+            data=sample_files.centred_fft(np.kron(sample_files.images()[:1], np.ones((1, 3, 4)))),
+            acquisition=ScannerMRI(),
+            prior="tv",
+            compare=("tv", "ridge"),
+            max_steps=5,
+        ),
+        watch=shown.step,
+        tell=shown.tell,
+    )
+    notes = [note for _, _, note, _ in seen.lines]
+    assert notes[0] == "0/1, prior 1 of 3, choosing the strength"
+    assert "0/1, prior 1 of 3, choosing the strength, trial 2 of at most 6" in notes
+    assert any(note.startswith("0/1, prior 1 of 3, slice 5: 1 steps, residual") for note in notes)
+    assert any(note.startswith("1/1, prior 3 of 3, predicting what is held out, slice 5: 1 steps") for note in notes)
+    assert any(note.startswith("1/1, prior 3 of 3, slice 5: ") for note in notes)
+    assert all(left == math.inf for *_, left in seen.lines)
+    assert all(done < total for done, total, _, _ in seen.lines)
+
+
+def test_without_other_priors_the_trial_is_shown_alone():
+    seen = Seen()
+    shown = SliceDisplay(seen, slices=2, first=0, rivals=0)
+    shown.tell(1, 1, "choosing the strength, trial 2 of at most 6")
+    assert seen.lines[-1] == (0, 2, "0/2, choosing the strength, trial 2 of at most 6", None)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipspline.functional.quality import psnr, ssim
+from lipspline.functional.quality import object_mask, psnr, ssim
 
 metrics = pytest.importorskip("skimage.metrics")
 
@@ -87,3 +87,27 @@ def test_complex_images_are_compared_by_their_magnitudes():
     turned = x * torch.polar(torch.ones(()), torch.tensor(2.0))
     assert psnr(turned, y) == pytest.approx(psnr(x, y), abs=1e-4)
     assert ssim(y + 0j, turned) == pytest.approx(ssim(y, x), abs=1e-4)
+
+
+def test_scores_within_a_mask_do_not_see_what_lies_outside():
+    estimate, reference = pair(1, 1, 40, 40)
+    within = torch.zeros(40, 40, dtype=torch.bool)
+    within[10:30, 12:30] = True
+    part = (slice(None), slice(None), slice(10, 30), slice(12, 30))
+    assert psnr(estimate, reference, within=within).item() == pytest.approx(
+        psnr(estimate[part], reference[part]).item(), abs=1e-10
+    )
+    wide = (slice(None), slice(None), slice(7, 33), slice(9, 33))  # windows reach three pixels beyond
+    assert ssim(estimate, reference, within=within).item() == pytest.approx(
+        ssim(estimate[wide], reference[wide]).item(), abs=1e-10
+    )
+    assert torch.equal(psnr(estimate, reference, within=torch.ones_like(within)), psnr(estimate, reference))
+
+
+def test_the_object_has_its_cavities_and_not_the_noise_of_the_air():
+    rows, columns = torch.meshgrid(torch.arange(96.0), torch.arange(96.0), indexing="ij")
+    radius = ((rows - 47.5).square() + (columns - 47.5).square()).sqrt()
+    image = ((radius < 30) & (radius > 10)).double() + 0.05 * torch.randn(96, 96).abs()
+    mask = object_mask(image)
+    assert mask[radius < 30].all()
+    assert not mask[radius > 36].any()

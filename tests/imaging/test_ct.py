@@ -426,3 +426,34 @@ def test_an_object_is_where_it_was_in_millimetres_and_has_its_hounsfield_units(n
     assert float(image[bright].median()) == pytest.approx(1000, abs=20)
     assert float(image[~bright].median()) == pytest.approx(-1000, abs=10)
     assert float(image.min()) >= -1000.1  # attenuation is never negative
+
+
+def over(degrees, rows=60):
+    return torch.linspace(0, degrees, rows + 1, dtype=torch.float64)[:-1] * math.pi / 180
+
+
+@pytest.mark.parametrize(
+    ("angles", "share"),
+    [
+        (over(180), None),
+        (over(360), None),
+        (over(90), "90 of the 180 degrees that parallel beams need (50 %)"),
+        (torch.cat([over(45, 30), over(45, 30) + math.pi]), "45 of the 180 degrees"),  # the same rays twice
+        (torch.arange(60) * 1.9416, None),  # by the golden angle
+    ],
+)
+def test_a_limited_angle_is_said_with_what_is_needed(angles, share):
+    scan = MeasuredCT(Sinograms(torch.ones(1, 60, 23), angles))
+    assert (not scan.notes) if share is None else (share in scan.notes[0] and "comes from the prior" in scan.notes[0])
+
+
+def test_a_fan_needs_half_a_turn_and_its_own_angle():
+    for arc, needed in ((360.0, None), (200.0, None), (90.0, "degrees that a fan of")):
+        notes = fan_scan(arc=arc)[1].notes
+        assert (notes == ()) if needed is None else (needed in notes[0])
+
+
+def test_few_projections_are_said_with_the_numbers_of_measurements_and_pixels():
+    notes = MeasuredCT(Sinograms(torch.ones(1, 4, 64))).notes
+    assert notes[0].startswith("4 projections are few: 256 numbers were measured for 3,217 pixels")
+    assert SimulatedCT(Volume(IMAGES), 180, 40).notes == ()

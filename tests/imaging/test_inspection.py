@@ -12,6 +12,7 @@ from lipspline import cli
 from lipspline.formats import nifti, pictures
 from lipspline.formats.volume import Volume
 from lipspline.imaging.inspection import inspect_file
+from lipspline.imaging.scanner_mri import ScannerMRI
 
 
 @pytest.mark.parametrize("name", sample_files.MRI_FILES)
@@ -109,3 +110,27 @@ def test_the_command_prints_one_document(tmp_path):
     found = json.loads(done.stdout)["findings"][0]
     assert found["facts"]["coils"] == "1"
     assert any("--acceleration 4" in one for one in found["missing"])
+
+
+UNCENTRED = {
+    "fastmri.h5": lambda path, k: sample_files.write_hdf5(path, kspace=k),
+    "kspace.npy": sample_files.write_npy,
+    "kspace.npz": lambda path, k: sample_files.write_npz(path, kspace=k),
+    "kspace.cfl": lambda path, k: sample_files.write_cfl(path, k[1].transpose(1, 2, 0)[:, :, None]),
+}
+
+
+@pytest.mark.parametrize("name", UNCENTRED)
+@pytest.mark.parametrize(("axes", "where"), [((-2, -1), "rows and columns"), ((-2,), "rows"), ((-1,), "columns")])
+def test_frequency_zero_first_is_named_in_every_cartesian_format(name, axes, where, tmp_path):
+    """Such data gave a wrong image with a certificate: signal lay where noise is looked for."""
+    shifted = np.fft.ifftshift(sample_files.multi_coil(), axes=axes)
+    found = inspect_file(UNCENTRED[name](tmp_path / name, shifted))
+    assert not found.findings
+    assert f"frequency zero first, not in the middle of its {where}:" in str(found)
+    assert f"numpy.fft.fftshift(kspace, axes={axes})" in str(found)
+
+
+def test_frequency_zero_first_is_refused_in_arrays_too():
+    with pytest.raises(ValueError, match="the array has frequency zero first"):
+        ScannerMRI().scan(np.fft.ifftshift(sample_files.multi_coil(), axes=(-2, -1)))

@@ -1,11 +1,13 @@
 """MRI slices as problems: exact where everything is measured, in a scale that does not depend on units."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import sample_files
 from lipspline.formats import mri as files
-from lipspline.formats.kspace import Kspace
+from lipspline.formats.kspace import Kspace, measured
 from lipspline.formats.volume import Volume
 from lipspline.imaging.coil_noise import noise_in_kspace
 from lipspline.imaging.coils import normalized_maps
@@ -267,3 +269,35 @@ def test_a_mask_that_throws_nothing_away_leaves_nothing_to_compare_with():
     fewer[MASK.nonzero()[0]] = False
     assert MeasuredMRI(thinned, MAPS.unsqueeze(0), Undersampling(fewer)).problem(0).truth is None
     assert MeasuredMRI(multi(), MAPS.unsqueeze(0), Undersampling(fewer)).problem(0).truth is not None
+
+
+def test_a_measured_reference_is_said_to_hold_noise_and_has_scores_within_the_object():
+    """Air decides the scores of a whole image otherwise."""
+    kept = Undersampling(acceleration=2, center=0.2)
+    scan = MeasuredMRI(single(), undersampling=kept)
+    assert "The reference was measured" in scan.notes[0]
+    problem = scan.problem(0)
+    assert set(problem.quality(problem.direct)) == {"psnr", "ssim", "psnr_object", "ssim_object"}
+    same = MeasuredMRI(replace(single(), reference=IMAGES))
+    assert "holds the same noise as the data" in same.notes[0]
+    assert MeasuredMRI(single()).notes == ()
+    simulated = SimulatedMRI(Volume(IMAGES), kept)
+    assert simulated.notes == ()
+    assert set(simulated.problem(0).quality(simulated.problem(0).direct)) == {"psnr", "ssim"}
+
+
+def test_noise_that_the_data_tell_themselves_is_called_estimated():
+    measured = replace(multi(), noise=torch.eye(multi().coils, dtype=torch.complex64))
+    assert MeasuredMRI(multi(), coils=MAPS.unsqueeze(0)).problem(0).estimated
+    assert not MeasuredMRI(measured, coils=MAPS.unsqueeze(0)).problem(0).estimated
+    assert not SimulatedMRI(Volume(IMAGES), Undersampling()).problem(0).estimated
+
+
+def test_what_is_said_without_coil_maps_names_only_what_the_command_line_has():
+    data = multi().data.clone()
+    data[..., ::2] = 0
+    with pytest.raises(ValueError, match="Give the maps with coils=FILE") as found:
+        MeasuredMRI(Kspace(data, measured(data))).problem(0)
+    assert "kernel" not in str(found.value)
+    assert "paper" not in str(found.value)
+    assert "middle of k-space, where frequency zero must lie" in str(found.value)

@@ -1,11 +1,12 @@
 """How far long work has come, where nobody watches a terminal."""
 
 import io
+import math
 import time
 
 from rich.console import Console
 
-from lipspline._infra.progress import Bars, Lines, bars
+from lipspline._infra.progress import Bars, Lines, _TimeLeft, bars
 
 
 def wait_for(lines: list[str], count: int) -> None:
@@ -48,3 +49,12 @@ def test_a_pipe_gets_lines_and_short_work_none():
     assert pipe.getvalue() == ""
     with bars(Console(file=pipe, force_terminal=True)) as display:
         assert isinstance(display, Bars)
+
+
+def test_a_time_left_that_nobody_can_tell_is_not_told():
+    lines = Lines(lambda line: None)
+    lines.show("slices", 1, 3, note="1/1", left=math.inf)
+    assert lines._line == "slices 1/1"
+    with bars(Console(file=io.StringIO(), force_terminal=True)) as display:
+        display.show("slices", 1, 3, left=math.inf)
+        assert _TimeLeft().render(display._display.tasks[0]).plain == "-:--:-- left"

@@ -212,8 +212,32 @@ def test_the_image_can_be_kept_in_the_formats_of_the_library(lab, tmp_path):
         content = response.read()
         connection.close()
         assert response.status == 200, (ending, content)
-        assert response.headers["Content-Disposition"] == f'attachment; filename="result{ending}"'
+        stem = lab.session.catalogue.get(result.measurement.image).stem
+        assert response.headers["Content-Disposition"] == f'attachment; filename="{stem}-lipspline{ending}"'
         if ending == ".npy":
             np.testing.assert_allclose(np.load(io.BytesIO(content))[0], wanted, rtol=1e-6)
         if ending == ".json":
             assert json.loads(content)["guaranteed"] is True
+
+
+def test_an_error_that_advises_an_option_of_the_library_says_that_the_lab_has_none(lab):
+    rows = np.random.default_rng(0).random((40, 1)) * np.ones((40, 30))
+    rows[:20] = 0.01
+    name = lab.ask("POST", "/images?name=radon.npy&holds=sinograms", npy(rows))[1]["name"]
+    status, answer, _ = lab.order("/preview", image=name, kind="ct")
+    assert status == 400
+    assert "transpose=True" in answer["error"]
+    assert answer["error"].endswith("The lab has no such option: lipspline reconstruct has it.")
+
+
+def test_a_page_that_is_loaded_again_is_told_that_there_is_a_result(lab):
+    lab.finish(lab.order()[1]["job"])
+    assert lab.ask("GET", "/choices")[1]["result"] is True
+    kept, lab.session.result = lab.session.result, None
+    assert lab.ask("GET", "/choices")[1]["result"] is False
+    lab.session.result = kept
+    assert "choices.result" in lab.ask("GET", "/lab.js")[1]
+
+
+def test_the_page_says_what_to_use_for_a_certificate_that_can_be_verified(lab):
+    assert "<code>lipspline verify</code>" in lab.ask("GET", "/")[1]

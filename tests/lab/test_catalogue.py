@@ -220,3 +220,27 @@ def test_a_file_that_is_no_prior_is_refused(tmp_path):
     models.save(models.mlp(2, 1, width=4, depth=2), tmp_path / "net.safetensors")
     with pytest.raises(ValueError, match=r"net\.safetensors is not a denoiser of grey images"):
         Models([tmp_path / "net.safetensors"])
+
+
+def test_a_jpeg_is_read(catalogue):
+    Image = pytest.importorskip("PIL.Image")
+    pixels = np.full((24, 20), 100, dtype=np.uint8)
+    pixels[8:16] = 200
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=95)
+    image = catalogue.read(add(catalogue, "photo.JPG", file.getvalue()), 0).slices[0]
+    torch.testing.assert_close(image, torch.from_numpy(pixels / 255.0).float(), atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["a.h5", "a.npy", "a.png", "a.nii.gz"])
+def test_an_empty_file_is_said_to_be_empty(catalogue, name):
+    with pytest.raises(FileError, match=r"^The file is empty\.$"):
+        add(catalogue, name, b"")
+
+
+def test_what_is_made_of_a_file_has_its_name(catalogue):
+    image = np.ones((20, 20), dtype=np.float32)
+    image[5] = 2
+    names = {"knee 7.v2.npy": "knee_7.v2", '../"; x.npy': "x", "Ä.npy": "image"}
+    assert {name: add(catalogue, name, npy(image)).stem for name in names} == names
+    assert catalogue.get("head").stem == "head"

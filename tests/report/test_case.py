@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lipspline.functional.quality import psnr, ssim
+from lipspline.functional.quality import object_mask, psnr, ssim
 from lipspline.report import Case, DataMisfit, Picture, Rescale
-from lipspline.report.case import case_section
 from lipspline.report.drawing import robust_window
+from lipspline.report.section import case_section
+from lipspline.report.template import asset
 
 
 def test_the_reference_comes_first_and_is_what_errors_are_against(case):
@@ -123,3 +124,50 @@ def test_a_misfit_that_noise_cannot_explain_takes_the_ticks_away(case):
         assert ("Noise cannot explain" in verdict) == (not ticks)
         assert ("Check angles, rotation axis" in section) == (not ticks)
         assert f"{100 * misfit.value:g}<small> %</small>" in section
+
+
+def test_noise_that_is_hardly_possible_takes_the_ticks_away(case):
+    last = replace(case.pictures[-1], misfit=DataMisfit(0.35, 0.38, estimated=True))
+    section = case_section(replace(case, pictures=(*case.pictures[:-1], last)), 0)
+    assert "The noise seems to be 38 % of the measurements, which is hardly possible" in section
+    assert 'class="good"' not in section
+
+
+def test_notes_stand_above_the_ticks(case):
+    section = case_section(replace(case, notes=("Half of the angles are missing.",)), 0)
+    assert section.index("Half of the angles are missing.") < section.index('class="verdict"')
+
+
+def test_a_measured_reference_gives_scores_within_the_object(case):
+    measured = replace(case, reference_measured=True)
+    section = case_section(measured, 0)
+    assert re.findall(r'<th scope="col">([^<]*object)</th>', section) == ["PSNR, object", "SSIM, object"]
+    assert "over the pixels of the object only (profile paper)" in section
+    truth = case.reference[0, 0].double()
+    peak = truth.max()
+    pair = (case.pictures[1].image.double() / peak, truth[None, None] / peak)
+    wanted = [float(score(*pair, within=object_mask(truth))) for score in (psnr, ssim)]
+    assert measured.quality(case.pictures[1]) == pytest.approx(wanted)
+
+
+def test_held_out_is_explained_where_it_is_shown(case):
+    held = replace(case, pictures=(*case.pictures[:-1], replace(case.pictures[-1], held_out=DataMisfit(0.1, 0.1))))
+    assert "Held out: the same for measurements that were left out" in case_section(held, 0)
+    assert "Held out" not in case_section(case, 0)
+
+
+def test_the_colours_of_errors_span_the_results_and_not_the_direct_image(case):
+    """Else the map of a good result is black."""
+    poor = replace(case.pictures[0], image=case.pictures[0].image + 3)
+    poorly = replace(case, pictures=(poor, *case.pictures[1:]))
+    errors = {picture.name: float(error.max()) for picture, error in poorly.errors()}
+    assert errors["Zero-filled"] > 2
+    top = f"{max(errors['Plain'], errors['Fast']):.3g}"
+    assert f'aria-label="Colours from 0 to {top}"' in case_section(poorly, 0)
+
+
+def test_every_number_has_its_label_for_narrow_screens(case):
+    section = case_section(case, 0)
+    assert 'data-label="PSNR"' in section
+    assert 'data-label="Steps"' in section
+    assert "content: attr(data-label)" in asset("page.css")

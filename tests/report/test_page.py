@@ -158,3 +158,9 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path):
         write_page(path, "half \ud800")
     assert path.read_text("utf-8") == "<p>ü</p>"
     assert [file.name for file in path.parent.iterdir()] == ["page.html"]
+
+
+def test_the_page_says_that_the_theorem_is_not_about_the_truth(case):
+    solved = tuple(picture for picture in case.pictures if picture.solution is not None)
+    page = reconstruction_page([replace(case, pictures=solved)])
+    assert "it does not say that the answer is what was in the scanner" in page

@@ -15,11 +15,11 @@ from lipspline.report.plain_words import (
     DataMisfit,
     at_most,
     certificate_lines,
-    headline,
     lines_text,
     one_part_in,
     percent,
 )
+from lipspline.report.section import headline
 
 
 def solved(**options):
@@ -202,20 +202,32 @@ def test_the_end_of_precision_is_no_violation():
     ended = replace(CERTIFICATES["ended early"](), status=Status.ROUND_OFF)
     assert told(ended)["Last change"].standing == "measured"
     assert "rounded too coarsely" in told(ended)["Last change"].sentence
-    assert ("Settled", "good") in headline(ended, True, None)
-    assert ("Not settled", "bad") in headline(CERTIFICATES["ended early"](), True, None)
+    assert ("Settled", "good") in headline(ended, None, None)
+    assert ("Not settled", "bad") in headline(CERTIFICATES["ended early"](), None, None)
 
 
 def test_a_bound_that_tells_little_has_no_tick():
     """Of two passes the bound on data is often above a hundred."""
     one_pass = pnp.minimize(torch.rand(1, 1, 4, 4), operators.Identity((1, 4, 4)), TotalVariation(), 0.1).certificate
-    assert any(text.startswith("Data stability") and kind == "good" for text, kind in headline(one_pass, True, None))
+    assert any(text.startswith("Data stability") and kind == "good" for text, kind in headline(one_pass, None, None))
     moving = replace(one_pass, setting=replace(one_pass.setting, moving=50.0, smallest=None, convexity=1e-3))
-    (data,) = (pair for pair in headline(moving, True, None) if pair[0].startswith("Data stability"))
+    (data,) = (pair for pair in headline(moving, None, None) if pair[0].startswith("Data stability"))
     assert data[1] == "moot"
     assert "says little" in told(moving)["Data stability"].sentence
 
 
 def test_an_image_that_does_not_fit_has_no_ticks():
-    kinds = {kind for _, kind in headline(CERTIFICATES["proven"](), False, True)}
+    kinds = {kind for _, kind in headline(CERTIFICATES["proven"](), DataMisfit(0.5, 0.01), True)}
     assert kinds == {"bad", "moot"}
+
+
+def test_an_estimate_of_noise_that_is_too_large_explains_nothing():
+    """Signal was taken for noise; in a simulation, and where noise was measured, it is what it is."""
+    assert DataMisfit(0.35, 0.38).explained
+    misfit = DataMisfit(0.35, 0.38, estimated=True)
+    line = certificate_lines(CERTIFICATES["proven"](), misfit)["What happened"][0]
+    assert not misfit.explained
+    assert line.standing == "violated"
+    assert "estimated at 38 %, which is hardly possible" in line.sentence
+    assert "frequency zero lies in the middle" in line.sentence
+    assert DataMisfit(0.2, 0.24, estimated=True).explained

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from math import ceil
+from math import ceil, isinf
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
@@ -70,7 +70,7 @@ class _TimeLeft(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         left = task.fields["left"] if task.fields["left"] is not None else task.time_remaining
-        words = "-:--:--" if left is None else str(timedelta(seconds=ceil(left)))
+        words = "-:--:--" if left is None or isinf(left) else str(timedelta(seconds=ceil(left)))
         return Text(f"{words} left", style="progress.remaining")
 
 
@@ -89,7 +89,7 @@ class Bars:
             done: how much of `total` is done.
             label: stands before the bar; the key if not given.
             note: stands behind the bar.
-            left: seconds until all is done; by the speed of the last hour if not given.
+            left: seconds until all is done; by the speed of the last hour if not given; infinite if nobody can tell.
         """
         if key not in self._tasks:
             self._tasks[key] = self._display.add_task("", total=total, note="", left=None)
@@ -121,7 +121,7 @@ class Lines:
     ) -> None:
         """Remember how far it is; see `Bars.show`."""
         far = note or f"{done:g}/{total:g}"
-        until = "" if left is None else f", about {timedelta(seconds=ceil(left))} left"
+        until = "" if left is None or isinf(left) else f", about {timedelta(seconds=ceil(left))} left"
         self._line = f"{(label or key).strip()} {far}{until}"
 
     def _tell(self) -> None:

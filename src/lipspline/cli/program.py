@@ -4,6 +4,7 @@ import codecs
 import errno
 import io
 import json as jsonlib
+import math
 import os
 import re
 import sys
@@ -18,8 +19,10 @@ from rich.console import Console
 
 import lipspline
 from lipspline import kernels
-from lipspline._infra import devices
+from lipspline._infra import devices, ranks
+from lipspline._infra.progress import Bars, Lines, Pace
 from lipspline.formats.validation import FileError
+from lipspline.pnp import Progress
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
@@ -235,3 +238,41 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print vers
         versions = f"lipspline {lipspline.__version__}, torch {torch.__version__}, kernels: {kernels.active()}"
         out.print(versions, soft_wrap=True)
         raise typer.Exit
+
+
+class SliceDisplay:
+    """Shows the slices done, which prior of how many is worked with, and the residual of the slice that runs.
+
+    Args:
+        slices: of the scan; those of this process are counted.
+        first: the number of the first of them.
+        rivals: how many priors are compared. How long they take is not known, so no time left is shown.
+    """
+
+    def __init__(self, display: Bars | Lines, slices: int, first: int, rivals: int):
+        self._display, self._first, self._rivals = display, first, rivals
+        self._pace, self._own = Pace(), len(ranks.shard(range(slices)))
+        self._prior, self._what, self._unknown = 1, "", math.inf if rivals else None
+
+    def tell(self, prior: int, priors: int, what: str) -> None:
+        """What comes next."""
+        self._prior = prior
+        self._what = ", ".join(filter(None, [f"prior {prior} of {priors}" if priors > 1 else "", what]))
+        self._show("")
+
+    def step(self, i: int, progress: Progress | None) -> None:
+        """A step of slice i, or its end."""
+        if progress is None:
+            self._pace.end(i)
+            self._show("")
+            return
+        if self._prior == 1:
+            self._pace.begin(i)
+        self._show(f"slice {self._first + i}: {progress.calls} steps, residual {progress.residual:.1e}")
+
+    def _show(self, step: str) -> None:
+        done = self._pace.done
+        note = ", ".join(filter(None, [f"{done}/{self._own}", self._what, step]))
+        left = self._pace.left(self._own) if self._unknown is None else self._unknown
+        total = self._own + self._rivals
+        self._display.show("slices", done + max(0, self._prior - 2), total, note=note, left=left)

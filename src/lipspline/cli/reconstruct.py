@@ -12,11 +12,12 @@ import typer
 
 from lipspline._infra import ranks
 from lipspline._infra.memory import keep_memory
-from lipspline._infra.progress import Bars, Lines, Pace, bars
+from lipspline._infra.progress import bars
 from lipspline.cli.program import (
     Device,
     Json,
     Seed,
+    SliceDisplay,
     Threads,
     err,
     new_folders,
@@ -31,10 +32,9 @@ from lipspline.formats.output import Output, writer
 from lipspline.imaging.cache import Slice
 from lipspline.imaging.coils import Phase, Unknown, Whiten
 from lipspline.imaging.problem import Iteration
-from lipspline.imaging.reconstruction import Reconstruction, Rival, Watch, carry_out, mean
+from lipspline.imaging.reconstruction import Reconstruction, Rival, carry_out, mean
 from lipspline.imaging.request import Request, ScannerCT, ScannerMRI
 from lipspline.imaging.strength import HELD
-from lipspline.pnp import Progress
 from lipspline.priors.lookup import names
 from lipspline.report.plain_words import certificate_lines, lines_text, percent
 
@@ -264,8 +264,8 @@ def _fulfil(request: Request, output: Output, force: bool, json: bool) -> None:
         scan = request.acquisition.scan(request.data, request.slices)
         writer(output.path, scan.count, scan.affine)
         with bars(err) as display:
-            watch = _watch(display, scan.count, request.first)
-            result = carry_out(request, scan, cache=output.parts, watch=watch)
+            shown = SliceDisplay(display, scan.count, request.first, len(request.compare))
+            result = carry_out(request, scan, cache=output.parts, watch=shown.step, tell=shown.tell)
         if not ranks.is_main():
             return
         document = result.commit(output, shlex.join(["lipspline", *sys.argv[1:]]))
@@ -273,38 +273,21 @@ def _fulfil(request: Request, output: Output, force: bool, json: bool) -> None:
     show(document, _text(result, output), json)
 
 
-def _watch(display: Bars | Lines, slices: int, first: int) -> Watch:
-    """Shows the slices done, and the residual of the one that runs."""
-    pace, own = Pace(), len(ranks.shard(range(slices)))
-    display.show("slices", 0, own, note=f"0/{own}, choosing the strength")
-
-    def watch(i: int, progress: Progress | None) -> None:
-        if progress is None:
-            pace.end(i)
-            note = f"{pace.done}/{own}"
-        else:
-            pace.begin(i)
-            note = f"{pace.done}/{own}, slice {first + i}: {progress.calls} steps, residual {progress.residual:.1e}"
-        display.show("slices", pace.done, own, note=note, left=pace.left(own))
-
-    return watch
-
-
 TO_CHECK = {
     "CT": (
         "Check the sign (-log of the counts), the angles, their sense and arc, the rotation axis, the orientation and "
         "the geometry of a fan."
     ),
-    "MR": "Check orientation, mask and coil maps (an object larger than the field of view: --map-sets 2).",
+    "MR": (
+        "Check that frequency zero lies in the middle of k-space (numpy.fft.fftshift puts it there), the orientation, "
+        "the mask and the coil maps (an object larger than the field of view: --map-sets 2)."
+    ),
 }
-
-
-VALUES = {
+VALUES = {  # of CT images
     "hounsfield": "; values in Hounsfield units",
     "per millimetre": "; values are attenuations per millimetre",
     "per pixel": "; values are attenuations per pixel, whose size is not known",
 }
-"""How the terminal says what the values of CT images are."""
 
 
 def _warn(result: Reconstruction) -> None:
@@ -323,11 +306,27 @@ def _warn(result: Reconstruction) -> None:
             f"slice(s) {_numbers(result.empty)} are empty: their data are zero everywhere, and so are their images."
         )
     if odd := result.unexplained:
-        sentences.append(
-            f"slice(s) {_numbers(odd)} fit the measurements worse than noise explains. {TO_CHECK[result.scan.modality]}"
+        doubt = odd[0].misfit
+        reason = (
+            f" (it is estimated at {percent(doubt.noise)} of slice {odd[0].number}, which is hardly possible)"
+            if doubt.doubtful
+            else ""
         )
+        sentences.append(
+            f"slice(s) {_numbers(odd)} fit the measurements worse than noise explains{reason}. "
+            f"{TO_CHECK[result.scan.modality]}"
+        )
+    sentences += result.scan.notes
     for sentence in sentences:
         warn(sentence)
+
+
+SCORES = {
+    "psnr": "PSNR",
+    "ssim": "SSIM",
+    "psnr_object": "within the object PSNR",
+    "ssim_object": "within the object SSIM",
+}
 
 
 def _compared(result: Reconstruction) -> list[str]:
@@ -355,7 +354,7 @@ def _rival(rival: Rival) -> str:
     done, held = rival.done, rival.held_out
     scores = [] if held is None else [f"held out off by {100 * held.value:.4g} %"]
     scores += [f"misfit {percent(done.misfit.value)}"]
-    scores += [f"{name.upper()} {done.quality[name]:.4g}" for name in done.quality]
+    scores += [f"{SCORES[name]} {done.quality[name]:.4g}" for name in done.quality]
     proven = (
         "all proven" if done.certificate and not any(e.constant is None for e in done.certificate.estimates) else ""
     )
@@ -390,7 +389,7 @@ def _text(result: Reconstruction, output: Output) -> str:
         lines_text(certificate_lines(shown.certificate, shown.misfit)),
     ]
     before, after = mean([s.direct_quality for s in solved]), mean([s.quality for s in solved])
-    gains = [f"{name.upper()} {before[name]:.4g} -> {after[name]:.4g}" for name in after if name in before]
+    gains = [f"{SCORES[name]} {before[name]:.4g} -> {after[name]:.4g}" for name in after if name in before]
     if gains:
         lines.append(f"{', '.join(gains)} (mean over slices, profile paper)")
     lines += _compared(result)

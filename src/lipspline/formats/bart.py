@@ -10,15 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lipspline.formats.kspace import Kspace, with_mask
+from lipspline.formats.kspace import CONCENTRATED, Kspace, low_energy, with_mask
 from lipspline.formats.validation import FileError, affordable, chosen, existing, reading
 
 ENDINGS = (".cfl", ".hdr")
 DIMENSIONS = 16
 READ, PHASE, PARTITION, COIL, SETS, SLICE = 0, 1, 2, 3, 4, 13
-LOW = 8  # the middle part of k-space that is looked at is one in so many, along each direction
-CONCENTRATED = 4.0
-"""Energy of k-space in its middle, at least, over what would lie there if it were spread evenly."""
 LONGEST_HEADER = 2**16
 
 
@@ -47,8 +44,8 @@ def read(path: str | Path, slices: slice = slice(None)) -> Kspace:
         numbers = chosen(path, sizes[SLICE], slices)
         affordable(path, (len(numbers), *sizes[:4]), 8)
         data = stored.planes(numbers)
-        _check_kspace(path, data)
         data, mask = with_mask(data, None, path)
+        _check_kspace(path, data)
         return Kspace(data, mask)
     if sizes[SLICE] > 1:
         raise FileError(f"{path} has {sizes[SLICE]} slices of {sizes[PARTITION]} partitions; give one of the two.")
@@ -174,17 +171,12 @@ def _check_kspace(path: Path, data: Tensor) -> None:
 
     The format tells neither, so this is the only way not to take one for the other.
     """
-    height, width = data.shape[-2:]
-    h, w = (max(3, n // LOW) for n in (height, width))
-    if h >= height or w >= width:
-        return
-    top, left = height // 2 - h // 2, width // 2 - w // 2
-    energy = data.abs().double().square().sum(dim=(0, 1))
-    share, area = float(energy[top : top + h, left : left + w].sum() / energy.sum()), h * w / (height * width)
-    if share < CONCENTRATED * area:
+    found = low_energy(data)
+    if found is not None and found[0] < CONCENTRATED * found[1]:
         raise FileError(
-            f"{path} does not look like k-space: {100 * share:.2g} % of its energy lies at low frequencies, in the "
-            f"middle {100 * area:.2g} % of it. It may be an image, or k-space with frequency zero first: shift it then."
+            f"{path} does not look like k-space: {100 * found[0]:.2g} % of its energy lies at low frequencies, in the "
+            f"middle {100 * found[1]:.2g} % of it. It may be an image, or k-space with frequency zero first: shift it "
+            f"then."
         )
 
 

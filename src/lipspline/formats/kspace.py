@@ -7,6 +7,10 @@ from torch import Tensor
 
 from lipspline.formats.validation import FileError
 
+LOW = 8  # the part of k-space that is looked at for its energy is one in so many, along each direction
+CONCENTRATED = 4.0
+"""Energy at low frequencies, at least, over what would lie there if it were spread evenly, and over that elsewhere."""
+
 
 @dataclass(frozen=True)
 class Kspace:
@@ -93,6 +97,7 @@ def with_mask(data: Tensor, mask: Tensor | None, source: object) -> tuple[Tensor
             raise FileError(f"The k-space in {source} is zero everywhere on its mask.")
         data = data * found.unsqueeze(1)
     _check_coils(data, found, source)
+    refuse_uncentred(data, source)
     return data, compact(found)
 
 
@@ -108,6 +113,46 @@ def _check_coils(data: Tensor, points: Tensor, source: object) -> None:
         raise FileError(
             f"The k-space in {source} lacks {int(lacking[number, coil].sum())} column(s) in coil {coil} of slice "
             f"{number} that other coils have; all coils must measure the same points. Leave the coil out."
+        )
+
+
+def low_energy(data: Tensor, first: tuple[int, ...] = ()) -> tuple[float, float] | None:
+    """The share of the energy of k-space `(S, C, H, W)` that lies at low frequencies, and of points; None if too small.
+
+    Args:
+        first: dimensions along which frequency zero is taken to come first; in the middle along the others.
+    """
+    height, width = data.shape[-2:]
+    h, w = (max(3, n // LOW) for n in (height, width))
+    if h >= height or w >= width:
+        return None
+    energy = data.abs().double().square().sum(dim=(0, 1))
+    energy = torch.fft.fftshift(energy, dim=first) if first else energy
+    top, left = height // 2 - h // 2, width // 2 - w // 2
+    return float(energy[top : top + h, left : left + w].sum() / energy.sum()), h * w / (height * width)
+
+
+def refuse_uncentred(data: Tensor, source: object) -> None:
+    """Refuse k-space whose energy lies in the first rows or columns: frequency zero is not in the middle there.
+
+    Example:
+        >>> refuse_uncentred(torch.fft.fft2(torch.ones(1, 1, 16, 16)), "scan.npy")
+        Traceback (most recent call last):
+        lipspline.formats.validation.FileError: The k-space in scan.npy has frequency zero first, not in the middle of
+        its rows and columns: 100 % of its energy lies there. Shift it with numpy.fft.fftshift(kspace, axes=(-2, -1)),
+        and its mask likewise.
+    """
+    middle = low_energy(data)
+    if middle is None:
+        return
+    places = {(-2, -1): "rows and columns", (-2,): "rows", (-1,): "columns"}
+    shares = {first: found[0] for first in places if (found := low_energy(data, first)) is not None}
+    first = max(shares, key=lambda dims: shares[dims])
+    if shares[first] > CONCENTRATED * max(*middle):
+        raise FileError(
+            f"The k-space in {source} has frequency zero first, not in the middle of its {places[first]}: "
+            f"{100 * shares[first]:.2g} % of its energy lies there. Shift it with "
+            f"numpy.fft.fftshift(kspace, axes={first}), and its mask likewise."
         )
 
 

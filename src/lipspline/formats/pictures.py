@@ -66,12 +66,12 @@ def encoder(path: Path, dtype: np.dtype) -> Callable[[Array], bytes]:
 
 
 def read_volume(path: str | Path, slices: slice = slice(None)) -> Volume:
-    """Read a PNG picture as gray values in [0, 1], or the pages of a TIFF file.
+    """Read a PNG or JPEG picture as gray values in [0, 1], or the pages of a TIFF file.
 
     Integers are divided by their largest value; floats are not changed; colour becomes luma.
     """
     path = existing(path, "picture")
-    if path.suffix.lower() in PNG:
+    if path.suffix.lower() not in TIFF:
         chosen(path, 1, slices)
         return _checked_volume(path, gray(read(path))[None])
     with reading(path, "TIFF"), _tiff(path) as file:

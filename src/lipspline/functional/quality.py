@@ -3,6 +3,9 @@ r"""PSNR and SSIM of images, under a named profile: the conventions change the n
 `paper` takes grey values in [0, 1]: data range 1, the estimate clipped to it. `fastmri` takes a batch element as a
 volume: its range is the maximum of the reference over all slices, and nothing is clipped. Complex images are compared
 by their magnitudes.
+
+A reference that was measured holds noise, and most of its pixels may be air: there an image without noise counts as
+wrong. `within` restricts both scores to some pixels, such as those of `object_mask`.
 """
 
 from typing import Literal
@@ -17,9 +20,12 @@ Profile = Literal["paper", "fastmri"]
 PROFILES = ("paper", "fastmri")
 WINDOW = 7  # pixels; uniform weights
 K1, K2 = 0.01, 0.03
+BRIGHTEST, OBJECT = 1000, 0.1
+"""The object is where an image has, on average over a window, this part of the value that one pixel in so many
+exceeds."""
 
 
-def psnr(estimate: Tensor, reference: Tensor, profile: Profile = "paper") -> Tensor:
+def psnr(estimate: Tensor, reference: Tensor, profile: Profile = "paper", *, within: Tensor | None = None) -> Tensor:
     r"""Peak signal-to-noise ratio in dB of each batch element [sec:exp_pnp].
 
     .. math:: 10 \log_{10} (\mathrm{range}^2 / \mathrm{MSE})
@@ -28,6 +34,7 @@ def psnr(estimate: Tensor, reference: Tensor, profile: Profile = "paper") -> Ten
         estimate: `(B, C, H, W)`; for "fastmri" the channels are the slices of a volume.
         reference: the same shape.
         profile: "paper" or "fastmri", see the head of this file.
+        within: bool `(H, W)`, the pixels that count; all if not given.
 
     Returns:
         `(B,)` in float64; infinite where both are equal.
@@ -38,10 +45,10 @@ def psnr(estimate: Tensor, reference: Tensor, profile: Profile = "paper") -> Ten
         tensor([20.0000], dtype=torch.float64)
     """
     x, y, data_range = _prepared(estimate, reference, profile)
-    return 10 * torch.log10(data_range.square() / (x - y).square().mean(dim=(1, 2, 3)))
+    return 10 * torch.log10(data_range.square() / _mean((x - y).square(), within))
 
 
-def ssim(estimate: Tensor, reference: Tensor, profile: Profile = "paper") -> Tensor:
+def ssim(estimate: Tensor, reference: Tensor, profile: Profile = "paper", *, within: Tensor | None = None) -> Tensor:
     r"""Structural similarity of each batch element, the mean over its channels or slices [sec:exp_pnp].
 
     Windows of 7 x 7 pixels with uniform weights that lie inside the image, sample covariances: what scikit-image and
@@ -51,6 +58,7 @@ def ssim(estimate: Tensor, reference: Tensor, profile: Profile = "paper") -> Ten
         estimate: `(B, C, H, W)`; for "fastmri" the channels are the slices of a volume.
         reference: the same shape, at least 7 x 7 pixels.
         profile: "paper" or "fastmri", see the head of this file.
+        within: bool `(H, W)`, the middles of the windows that count; all if not given.
 
     Returns:
         `(B,)` in float64.
@@ -74,7 +82,48 @@ def ssim(estimate: Tensor, reference: Tensor, profile: Profile = "paper") -> Ten
     cov = samples * (_window_mean(x * y) - mean_x * mean_y)
     luminance = (2 * mean_x * mean_y + c1) / (mean_x.square() + mean_y.square() + c1)
     structure = (2 * cov + c2) / (var_x + var_y + c2)
-    return (luminance * structure).mean(dim=(1, 2, 3))
+    edge = WINDOW // 2
+    return _mean(luminance * structure, None if within is None else within[edge:-edge, edge:-edge])
+
+
+def object_mask(reference: Tensor) -> Tensor:
+    """Where the object is in an image `(H, W)`, not negative: bool, without holes.
+
+    Pixels around which 7 x 7 of them have, on average, a tenth of the brightness, and all that have such pixels on
+    their four sides. Brightness is the value that one pixel in a thousand exceeds.
+
+    Example:
+        >>> ring = torch.zeros(32, 32)
+        >>> ring[8:24, 8:24] = 1.0
+        >>> ring[12:20, 12:20] = 0.0
+        >>> mask = object_mask(ring)
+        >>> bool(mask[8:24, 8:24].all()), bool(mask[:4].any())
+        (True, False)
+    """
+    reference = reference.double()
+    bright = reference.flatten().topk(max(1, reference.numel() // BRIGHTEST)).values[-1]
+    around = F.avg_pool2d(reference[None], WINDOW, 1, WINDOW // 2, count_include_pad=False)[0]
+    inside = (around > OBJECT * bright).int()
+    before = [inside.cummax(dim).values for dim in (0, 1)]
+    after = [inside.flip(dim).cummax(dim).values.flip(dim) for dim in (0, 1)]
+    return torch.stack([*before, *after]).all(dim=0)
+
+
+def scores(
+    estimate: Tensor, reference: Tensor, profile: Profile = "paper", *, within: Tensor | None = None
+) -> dict[str, float]:
+    """PSNR and SSIM of one image `(H, W)`, with the maximum of the reference as 1; empty if too small for SSIM."""
+    if min(reference.shape) < WINDOW or (within is not None and not within.any()):
+        return {}
+    peak = reference.max().clamp_min(torch.finfo(reference.dtype).tiny)
+    magnitude = estimate.abs() if estimate.is_complex() else estimate
+    pair = (magnitude[None, None] / peak, reference[None, None] / peak)
+    with torch.no_grad():
+        return {score.__name__: float(score(*pair, profile, within=within)) for score in (psnr, ssim)}
+
+
+def _mean(values: Tensor, within: Tensor | None) -> Tensor:
+    return values.mean(dim=(1, 2, 3)) if within is None else values[:, :, within].mean(dim=(1, 2))
 
 
 def _prepared(estimate: Tensor, reference: Tensor, profile: str) -> tuple[Tensor, Tensor, Tensor]:

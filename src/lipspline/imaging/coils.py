@@ -144,9 +144,15 @@ def _explained(number: int) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(
-            f"ESPIRiT finds no coil maps for slice {number}: too few low frequencies are measured, "
-            f"or there is only noise ({str(error).rstrip('.')}). Give the maps with coils=FILE."
+            f"ESPIRiT finds no coil maps for slice {number}: too few low frequencies are measured, or there is only "
+            f"noise ({_first_sentence(error)}). Give the maps with coils=FILE, or data with more of the middle of "
+            f"k-space, where frequency zero must lie."
         ) from error
+
+
+def _first_sentence(error: ValueError) -> str:
+    """What is wrong, without the advice that follows, which is for callers of an operator."""
+    return str(error).split(". ")[0].rstrip(".")
 
 
 def folded_phase(kspace: Tensor, maps: Tensor | None, phase: Phase, number: int) -> Tensor | None:
@@ -160,7 +166,7 @@ def folded_phase(kspace: Tensor, maps: Tensor | None, phase: Phase, number: int)
             return None
         raise ValueError(
             f"The phase of slice {number} is not known: too few low frequencies are measured "
-            f"({str(error).rstrip('.')}). Give phase=none."
+            f"({_first_sentence(error)}). Give phase=none."
         ) from error
 
 

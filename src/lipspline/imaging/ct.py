@@ -19,6 +19,8 @@ from lipspline.imaging.counts import (
     TURNED,
     Axis,
     Integrals,
+    coverage_notes,
+    covered,
     find_axis,
     line_integrals,
     negative_note,
@@ -27,19 +29,8 @@ from lipspline.imaging.counts import (
     weighted_noise,
     without_rings,
 )
-from lipspline.imaging.problem import (
-    EmptySlice,
-    Modality,
-    OfImages,
-    Problem,
-    add_sinogram_noise,
-    brightness,
-    checked_brightness,
-    checked_noise,
-    in_unit,
-    middle,
-    normalized,
-)
+from lipspline.imaging.problem import EmptySlice, Modality, Problem, brightness, checked_brightness, middle
+from lipspline.imaging.simulation import OfImages, add_sinogram_noise, checked_noise, in_unit, normalized
 from lipspline.operators import FanBeamCT, ParallelBeamCT, WeightedCT, fbp
 from lipspline.operators.fan import DETECTORS
 
@@ -179,6 +170,11 @@ class MeasuredCT:
         return "; ".join(parts)
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What the angles leave to the prior."""
+        return coverage_notes(self.geometry)
+
+    @property
     def affine(self) -> Tensor | None:
         """Where the images lie if the size of a pixel is known: axial, the axis of rotation at the origin."""
         if self._detector_pixel is None:
@@ -222,7 +218,7 @@ class MeasuredCT:
             return Axis(middle)
         straight = self._build(detectors, 1, middle)
         fan = 2 * float(straight.fan_angles.max()) if isinstance(straight, FanBeamCT) else 0.0
-        if _arc(self._all_angles) < 0.95 * (pi + fan):
+        if covered(self._all_angles) < 0.95 * (pi + fan):
             return Axis(middle, None, "taken to be in the middle, for the angles cover too little to estimate it")
         angles = self._all_angles
         needed = (angles - angles.min()) % (2 * pi) < (pi + fan) * (1 - 1e-9)
@@ -254,7 +250,7 @@ class MeasuredCT:
         if weights is not None:
             H, y = WeightedCT(H, weights), y * weights.sqrt()
         crop = (self._size, self._size)
-        return Problem(y, H, direct, scale, noise, crop, start=direct, **SOLVED)
+        return Problem(y, H, direct, scale, noise, crop, start=direct, estimated=True, **SOLVED)
 
     def values(self, image: Tensor, scale: float) -> Tensor:
         """An image as attenuation, or in Hounsfield units if the attenuation of water is given."""
@@ -321,13 +317,6 @@ class MeasuredCT:
         return self._build(detectors, bins, column, None, angles)
 
 
-def _arc(angles: Tensor) -> float:
-    """How much of the circle the angles cover, each one the usual step."""
-    around = torch.sort(angles % (2 * pi)).values
-    gaps = torch.diff(around, append=around[:1] + 2 * pi)
-    return 2 * pi - max(0.0, float(gaps.max()) - float(gaps.median()))
-
-
 @dataclass(frozen=True)
 class SimulatedCT(OfImages):
     """Sinograms simulated from images in the paper's geometry [table:reconstruction_performance_ct].
@@ -355,6 +344,11 @@ class SimulatedCT(OfImages):
         """How the data came about."""
         angles = self.angles if isinstance(self.angles, int) else len(self.angles)
         return f"CT simulated from images, {angles} angles, {self.detectors} detectors, noise {self.noise:g} added"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the angles leave to the prior."""
+        return coverage_notes(self.geometry)
 
     @cached_property
     def geometry(self) -> ParallelBeamCT:

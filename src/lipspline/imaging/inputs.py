@@ -11,7 +11,7 @@ from torch import Tensor
 from lipspline._infra import checks
 from lipspline.formats.volume import Volume
 from lipspline.imaging.coils import COILS, PHASES, UNKNOWNS
-from lipspline.imaging.problem import checked_noise
+from lipspline.imaging.simulation import checked_noise
 
 Data = str | Path | Tensor | NDArray[Any]
 WORDS = ("", *COILS, *PHASES, *UNKNOWNS)

@@ -173,7 +173,7 @@ def inspect_file(path: str | Path) -> Inspection:
     Example:
         >>> import tempfile, torch, numpy
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     numpy.save(f"{folder}/k.npy", torch.fft.fft2(torch.ones(2, 8, 8)).numpy())
+        ...     numpy.save(f"{folder}/k.npy", torch.ones(2, 8, 8, dtype=torch.complex64).numpy())
         ...     print(inspect_file(f"{folder}/k.npy").findings[0].facts["slices"])
         2
     """

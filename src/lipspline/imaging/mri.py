@@ -1,7 +1,7 @@
 """MRI slices as problems: measured k-space, or k-space simulated from images [sec:exp_pnp]."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -26,21 +26,19 @@ from lipspline.imaging.coils import (
     given_maps,
     soft_maps,
 )
-from lipspline.imaging.problem import (
-    EmptySlice,
-    Modality,
-    OfImages,
-    Problem,
-    add_kspace_noise,
-    brightness,
-    checked_brightness,
-    checked_noise,
-    in_unit,
-    middle,
-    normalized,
-)
+from lipspline.imaging.problem import EmptySlice, Modality, Problem, brightness, checked_brightness, middle
+from lipspline.imaging.simulation import OfImages, add_kspace_noise, checked_noise, in_unit, normalized
 from lipspline.operators import MRI, LinearOperator, MultiCoilMRI, SoftSenseMRI, cartesian_mask
 from lipspline.operators.mri import centred_ifft, uncentred_fft
+
+NOISY_REFERENCE = (
+    "The reference was measured, and its noise counts against every image that has less of it, most of all in air. "
+    "The scores within the object, where the reference has a tenth of its brightness and more, depend less on it."
+)
+SAME_NOISE = (
+    "All of k-space was measured, so the reference holds the same noise as the data: the scores say how much the image "
+    "was changed, not how good it is."
+)
 
 
 @dataclass(frozen=True)
@@ -127,6 +125,16 @@ class MeasuredMRI:
         notes = "".join(f"; {note}" for note in (*self.kspace.notes, *words, *sets))
         return f"MRI, {coils}, {kept}{thinned}{notes}"
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What scores against a measured reference do not say."""
+        if self.kspace.reference is not None and self.undersampling is None and bool(self.kspace.mask.all()):
+            return (SAME_NOISE,)
+        compared = self.undersampling is not None and any(
+            self._comparable(i, self.kspace.data[i : i + 1]) for i in range(self.count)
+        )
+        return (NOISY_REFERENCE,) if self.kspace.reference is not None or compared else ()
+
     def _kept(self, i: int) -> tuple[Tensor, Tensor]:
         """What is used of k-space `(1, C, H, W)` of slice i, and its mask."""
         mask, data = self.kspace.mask_of(i), self.kspace.data[i : i + 1]
@@ -150,12 +158,13 @@ class MeasuredMRI:
         if scale == 0:
             raise EmptySlice(self.first + i, self._blank(data))
         checked_brightness(scale, self.first + i)
-        noise = noise_in_kspace(mixed, mask)
-        if kspace.noise is not None and self.whiten == "auto":
+        noise, estimated = noise_in_kspace(mixed, mask), kspace.noise is None or self.whiten == "none"
+        if kspace.noise is not None and not estimated:
             noise = min(noise, float(kspace.noise.diagonal().real.mean().sqrt()))
-        problem = Problem(y / scale, H, direct / scale, scale, noise / scale, kspace.crop, along=-1, phase=phase)
+        known = {"crop": kspace.crop, "phase": phase, "estimated": estimated}
+        problem = Problem(y / scale, H, direct / scale, scale, noise / scale, along=-1, **known)
         truth = self._truth(i, problem, everything)
-        return problem if truth is None else Problem(**{**vars(problem), "truth": truth / scale})
+        return problem if truth is None else replace(problem, truth=truth / scale, truth_measured=True)
 
     def values(self, image: Tensor, scale: float) -> Tensor:
         """An image in the unit of k-space."""

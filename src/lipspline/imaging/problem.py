@@ -9,9 +9,8 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from lipspline.formats import ct
-from lipspline.formats.volume import Unit, Volume
-from lipspline.functional.quality import psnr, ssim
+from lipspline.formats.volume import Unit
+from lipspline.functional.quality import object_mask, scores
 from lipspline.operators import LinearOperator, SoftSenseMRI
 from lipspline.pnp import Evidence, Progress, Solution, fbs, minimize
 from lipspline.priors import Energy
@@ -20,9 +19,7 @@ from lipspline.report import Case, DataMisfit, Picture, Rescale
 Modality = Literal["MR", "CT"]
 BRIGHTEST = 1000
 """The scale of a slice is the value that one pixel in so many exceeds."""
-SMALLEST = 7  # pixels: the window of SSIM
 SMALLEST_SCALE = 1e-30  # squares of what is divided by it must be finite and not zero in float32, with some room
-NOISIEST = 1e6  # of simulated noise, for images in [0, 1]
 
 
 @dataclass(frozen=True)
@@ -40,11 +37,13 @@ class Problem:
     """Zero-filled reconstruction or filtered backprojection, `(1, 1, H, W)`, in the scale of x."""
     scale: float
     noise: float
-    """Standard deviation of the noise in `y`: added in a simulation, estimated in a measurement."""
+    """Standard deviation of the noise in `y`: added in a simulation, measured, or estimated."""
     crop: tuple[int, int] | None = None
     """Size of the middle part of x that is wanted."""
     truth: Tensor | None = None
     """What x should be, `(h, w)`, cropped, real, with values up to about 1."""
+    truth_measured: bool = False
+    """Whether the truth comes from measurements, and so holds noise."""
     start: Tensor | None = None
     """Where to start from; `α Hᵀ y` if not given."""
     positive: bool = False
@@ -59,6 +58,8 @@ class Problem:
     """Complex numbers `(H, W)` of modulus 1 that H multiplies x by, so that x is nearly real.
 
     With M sets of coil maps `(M, H, W)`: the weights of the sets, with these phases."""
+    estimated: bool = False
+    """Whether the noise was estimated from the data themselves."""
 
     def to(self, device: torch.device) -> "Problem":
         """The same problem on a device."""
@@ -82,20 +83,22 @@ class Problem:
         size = float(self.y.norm()) or 1.0
         values = float((self.y != 0).sum()) * (2 if self.y.is_complex() else 1)
         with torch.no_grad():
-            return DataMisfit(float((self.H.forward(x) - self.y).norm()) / size, self.noise * math.sqrt(values) / size)
+            off, noise = float((self.H.forward(x) - self.y).norm()), self.noise * math.sqrt(values)
+        return DataMisfit(off / size, noise / size, self.estimated)
 
     def quality(self, x: Tensor) -> dict[str, float]:
         """PSNR and SSIM of the modulus, profile `paper`, with the maximum of the truth as 1.
 
+        For a truth that was measured also `psnr_object` and `ssim_object`, within `functional.quality.object_mask`.
         Empty without truth, and without what is not finite.
         """
-        if self.truth is None or min(self.truth.shape) < SMALLEST:
+        if self.truth is None:
             return {}
-        image, peak = self.image(x), self.truth.max().clamp_min(torch.finfo(self.truth.dtype).tiny)
-        image = image.abs() if image.is_complex() else image
-        pair = (image[None, None] / peak, self.truth[None, None] / peak)
-        scores = {"psnr": float(psnr(*pair)), "ssim": float(ssim(*pair))}
-        return {name: score for name, score in scores.items() if math.isfinite(score)}
+        found = scores(self.image(x), self.truth)
+        if self.truth_measured:
+            inside = scores(self.image(x), self.truth, within=object_mask(self.truth))
+            found |= {f"{name}_object": score for name, score in inside.items()}
+        return {name: score for name, score in found.items() if math.isfinite(score)}
 
 
 class EmptySlice(ValueError):
@@ -149,6 +152,11 @@ class Scan(Protocol):
         """How the data came about, in a sentence."""
         ...
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the data leave open, and what scores against them do not say, a sentence each."""
+        ...
+
     def problem(self, i: int) -> Problem:
         """Slice number i; raises `EmptySlice` if its data are zero everywhere."""
         ...
@@ -170,13 +178,6 @@ def central_problem(scan: Scan) -> tuple[int, Problem]:
         except EmptySlice:
             continue
     raise ValueError("All slices are empty: the data are zero everywhere, and there is nothing to reconstruct.")
-
-
-def checked_noise(noise: float) -> float:
-    """Return the standard deviation of simulated noise if it is one."""
-    if not 0 <= noise <= NOISIEST:
-        raise ValueError(f"data_noise must lie between 0 and {NOISIEST:g}, but is {noise!r}.")
-    return noise
 
 
 def checked_brightness(scale: float, number: int) -> float:
@@ -306,7 +307,16 @@ def solved_case(
         for name, solution, seconds in solved
     ]
     rescale = display_scale(scan, problem.scale)
-    return Case(title, (direct, *pictures), problem.truth, f"{scan.summary}.", stability, rescale=rescale)
+    return Case(
+        title,
+        (direct, *pictures),
+        problem.truth,
+        f"{scan.summary}.",
+        stability,
+        rescale=rescale,
+        notes=scan.notes,
+        reference_measured=problem.truth_measured,
+    )
 
 
 def display_scale(scan: Scan, scale: float) -> Rescale:
@@ -315,79 +325,3 @@ def display_scale(scan: Scan, scale: float) -> Rescale:
         return Rescale()
     zero, one = scan.values(torch.tensor([0.0, 1.0], dtype=torch.float64), scale).tolist()
     return Rescale(one - zero, zero, "HU")
-
-
-# Simulating from images
-
-
-@dataclass(frozen=True)
-class OfImages:
-    """What the scans that are simulated from images share: count, unit, place and identity are those of the images."""
-
-    volume: Volume
-
-    @property
-    def count(self) -> int:
-        """Number of slices."""
-        return len(self.volume.slices)
-
-    @property
-    def unit(self) -> Unit:
-        """Of the images."""
-        return self.volume.unit
-
-    @property
-    def affine(self) -> Tensor | None:
-        """Where the images lie."""
-        return self.volume.affine
-
-    @property
-    def identity(self) -> Mapping[str, str]:
-        """Whose images they are."""
-        return self.volume.identity
-
-
-def normalized(volume: Volume, i: int, number: int) -> tuple[Tensor, float]:
-    """Slice i divided by its maximum, and that maximum; Hounsfield units become attenuations, 0 for air.
-
-    Args:
-        number: of the slice in its file, for errors.
-
-    Example:
-        >>> import torch
-        >>> normalized(Volume(torch.tensor([[[-1000.0, 0.0, 1000.0]]]), unit="hounsfield"), 0, 0)
-        (tensor([[0.0000, 0.5000, 1.0000]]), 2.0)
-    """
-    image = volume.slices[i]
-    image = ct.attenuation(image) if volume.unit == "hounsfield" else image
-    if image.min() < 0:
-        raise ValueError(
-            f"Slice {number} has values down to {float(image.min()):g}, but images to simulate from begin at zero. "
-            f"Shift them first."
-        )
-    scale = float(image.max())
-    if scale == 0:
-        raise EmptySlice(number, image)
-    return image / scale, scale
-
-
-def in_unit(image: Tensor, scale: float, unit: Unit) -> Tensor:
-    """Undo `normalized`."""
-    return ct.hounsfield(image * scale) if unit == "hounsfield" else image * scale
-
-
-def add_kspace_noise(y: Tensor, mask: Tensor, noise: float, stream: torch.Generator) -> Tensor:
-    """k-space with noise of standard deviation `noise` on real and imaginary part of what was measured.
-
-    Args:
-        y: complex `(..., H, W)` with frequency zero first.
-        mask: `(W,)` or `(H, W)` with frequency zero in the middle.
-        stream: see `_infra.randomness.generator`.
-    """
-    real, imaginary = (torch.randn(y.shape, generator=stream) for _ in range(2))
-    return y + noise * torch.complex(real, imaginary) * torch.fft.ifftshift(torch.atleast_2d(mask))
-
-
-def add_sinogram_noise(y: Tensor, noise: float, stream: torch.Generator) -> Tensor:
-    """Line integrals with noise of standard deviation `noise`."""
-    return y + noise * torch.randn(y.shape, generator=stream)

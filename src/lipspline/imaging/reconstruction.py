@@ -26,7 +26,7 @@ from lipspline.imaging.problem import (
     solve_problem,
 )
 from lipspline.imaging.request import ACQUISITIONS, Acquisition, Data, Request
-from lipspline.imaging.strength import Auto, Strength, choose, describe_prior, known, predicted
+from lipspline.imaging.strength import MOST_TRIALS, Auto, Strength, Trials, choose, describe_prior, known, predicted
 from lipspline.networks.files import checksum
 from lipspline.pnp import Progress, ReconstructionCertificate, solve_all
 from lipspline.priors import Energy
@@ -34,6 +34,8 @@ from lipspline.report import Case, DataMisfit, Picture, reconstruction_page
 
 Watch = Callable[[int, Progress | None], None]
 """Called with the place of a slice in the scan after every denoiser call, and with None when the slice is done."""
+Tell = Callable[[int, int, str], None]
+"""Called with the number of a prior from 1, how many priors there are, and what comes next; nothing means solving."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,7 @@ class Reconstruction:
             "converged": not self.unsettled,
             "lipschitz": known(chosen.upper),
             "misfit_explained": not self.unexplained,
+            "notes": list(self.scan.notes),
             **({"mean": means, "mean_direct": direct, "profile": "paper"} if means else {}),
             **({"compared": [rival.document() for rival in self.rivals]} if self.rivals else {}),
             **({"held_out": asdict(self.held_out)} if self.held_out is not None else {}),
@@ -191,6 +194,8 @@ class Reconstruction:
             summary=f"{self.scan.summary}.",
             number=done.number,
             rescale=display_scale(self.scan, done.scale),
+            notes=self.scan.notes,
+            reference_measured="psnr_object" in done.quality,
         )
 
 
@@ -291,7 +296,12 @@ def reconstruct(
 
 
 def carry_out(
-    request: Request, scan: Scan | None = None, *, cache: Path | None = None, watch: Watch | None = None
+    request: Request,
+    scan: Scan | None = None,
+    *,
+    cache: Path | None = None,
+    watch: Watch | None = None,
+    tell: Tell = lambda *_: None,
 ) -> Reconstruction:
     """Solve every slice that a request names; under torchrun the slices are shared out.
 
@@ -299,12 +309,21 @@ def carry_out(
         scan: what the request asks for, if it was read already.
         cache: a folder where finished slices are kept.
         watch: is told how it goes.
+        tell: is told which prior is worked with, and what for.
     """
     scan = request.acquisition.scan(request.data, request.slices) if scan is None else scan
     number, central = central_problem(scan)
     central = central.to(devices.current())
-    factor = 1.0 if request.strength == "auto" else request.strength
-    strength = choose(request.prior, request.noise, request.beta, central, factor, max_steps=request.max_steps)
+    factor, priors = 1.0 if request.strength == "auto" else request.strength, 1 + len(request.compare)
+
+    def chosen(k: int, prior: str, noise: float | Auto = "auto", beta: float | Auto = "auto") -> Strength:
+        words = "choosing the strength"
+        tell(k, priors, words)
+        trials = Trials(lambda number: tell(k, priors, f"{words}, trial {number} of at most {MOST_TRIALS}"))
+        return choose(prior, noise, beta, central, factor, max_steps=request.max_steps, watch=trials)
+
+    strength = chosen(1, request.prior, request.noise, request.beta)
+    tell(1, priors, "")
     kept = None if cache is None else SliceCache(cache, _settings(request, scan, strength))
     built = {number: central}
 
@@ -318,14 +337,20 @@ def carry_out(
         return done
 
     slices = tuple(solve_all(run, range(scan.count)))
-    rivals = [choose(other, "auto", "auto", central, factor, max_steps=request.max_steps) for other in request.compare]
     follow = None if watch is None else partial(watch, number)
-    held = [predicted(central, one, request.iteration, follow) for one in ([strength, *rivals] if rivals else [])]
-    compared = tuple(
-        Rival(rival, _solve(scan, number, central, request, rival, watch), misfit)
-        for rival, misfit in zip(rivals, held[1:], strict=True)
-    )
-    return Reconstruction(request, scan, strength, slices, compared, held[0] if held else None)
+
+    def predicts(k: int, used: Strength) -> DataMisfit | None:
+        tell(k, priors, "predicting what is held out")
+        return predicted(central, used, request.iteration, follow)
+
+    held = predicts(1, strength) if request.compare else None
+    rivals = []
+    for k, other in enumerate(request.compare, 2):
+        rival = chosen(k, other)
+        misfit = predicts(k, rival)
+        tell(k, priors, "")
+        rivals.append(Rival(rival, _solve(scan, number, central, request, rival, watch), misfit))
+    return Reconstruction(request, scan, strength, slices, tuple(rivals), held)
 
 
 def _solve(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lipspline._infra import checks
 from lipspline.formats import mri as mri_files
-from lipspline.formats.kspace import Kspace, measured
+from lipspline.formats.kspace import Kspace, measured, refuse_uncentred
 from lipspline.formats.trajectories import NonCartesianKspace, on_trajectory, read_trajectory
 from lipspline.formats.volume import Volume
 from lipspline.imaging.coils import COILS, PHASES, UNKNOWNS, WHITENS, Phase, Unknown, Whiten, check_map_sets
@@ -165,6 +165,7 @@ def _kspace_or_images(data: Tensor, slices: slice) -> Kspace | Volume:
     if not data.is_complex():
         return images(data, slices)
     chosen = _stacked(data, slices)
+    refuse_uncentred(chosen, "the array")
     return Kspace(chosen, measured(chosen))
 
 

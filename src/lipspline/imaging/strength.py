@@ -215,6 +215,18 @@ def held_out(problem: Problem) -> Tensor | None:
     return kept.repeat_interleave(problem.samples).reshape(shape).expand_as(problem.y)
 
 
+class Trials:
+    """Tells which trial of a strength is under way, if it is told of every step; each trial begins with its first."""
+
+    def __init__(self, tell: Callable[[int], None]):
+        self._tell, self.number = tell, 0
+
+    def __call__(self, progress: Progress) -> None:
+        """A step of a trial."""
+        self.number += progress.calls == 1
+        self._tell(self.number)
+
+
 @torch.no_grad()
 def refined(
     served: Energy,

@@ -31,18 +31,9 @@ from lipspline.imaging.coils import (
     folded_phase,
     given_maps,
 )
-from lipspline.imaging.mri import check_simulation, without_gaps
-from lipspline.imaging.problem import (
-    EmptySlice,
-    Modality,
-    OfImages,
-    Problem,
-    brightness,
-    checked_brightness,
-    in_unit,
-    middle,
-    normalized,
-)
+from lipspline.imaging.mri import NOISY_REFERENCE, check_simulation, without_gaps
+from lipspline.imaging.problem import EmptySlice, Modality, Problem, brightness, checked_brightness, middle
+from lipspline.imaging.simulation import OfImages, in_unit, normalized
 from lipspline.operators import NonCartesianMRI, density_compensation, radial_trajectory
 from lipspline.operators.mri import centred_fft, centred_ifft
 
@@ -100,6 +91,11 @@ class TrajectoryMRI:
         notes = "".join(f"; {note}" for note in (*kspace.notes, *words))
         return f"MRI on a trajectory, {coils}, {lines} readouts of {samples} samples{notes}"
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What scores against a measured reference do not say."""
+        return () if self.kspace.reference is None else (NOISY_REFERENCE,)
+
     def problem(self, i: int) -> Problem:
         """Slice number i."""
         kspace, number, points = self.kspace, self.first + i, self.kspace.trajectory_of(i)
@@ -119,8 +115,8 @@ class TrajectoryMRI:
             phase = folded_phase(grid, maps, self.phase, number)
         if phase is not None:
             maps = phase[None] if maps is None else maps * phase
-        noise = deviation(mixed[..., outer])
-        if kspace.noise is not None and self.whiten == "auto":
+        noise, estimated = deviation(mixed[..., outer]), kspace.noise is None or self.whiten == "none"
+        if kspace.noise is not None and not estimated:
             noise = min(noise, float(kspace.noise.diagonal().real.mean().sqrt()))
         found = weighted_problem(mixed, points, kspace.shape, density, maps, self.unknown)
         scale = brightness(found.direct)
@@ -137,6 +133,8 @@ class TrajectoryMRI:
             crop=kspace.crop,
             truth=truth,
             phase=phase,
+            estimated=estimated,
+            truth_measured=truth is not None,
         )
 
     def values(self, image: Tensor, scale: float) -> Tensor:

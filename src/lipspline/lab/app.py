@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from lipspline.lab.request import LabRequest, parse
+from lipspline.lab.request import LabRequest, in_words, parse
 from lipspline.lab.server import REQUEST_LIMIT, UPLOAD_LIMIT, SameOrigin, TooLarge, too_large, whole_number
 from lipspline.lab.session import DOWNLOADS, LAST, BackgroundJob, Busy, JobEvent, Session
 
@@ -79,7 +79,7 @@ def _in_one_sentence(answer: Answer) -> Answer:
         except ClientDisconnect:
             return Response(status_code=400)
         except (ValueError, ImportError, OSError) as error:
-            return JSONResponse({"error": str(error)}, 400)
+            return JSONResponse({"error": in_words(error)}, 400)
 
     return guarded
 
@@ -146,8 +146,9 @@ class _Answers:
         result, name = self.session.result, request.url.path.removeprefix("/")
         if result is None:
             raise LookupError("Nothing has been reconstructed yet.")
-        content = await self._do(lambda: result.file(name.removeprefix("result")))
-        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        ending = name.removeprefix("result")
+        content = await self._do(lambda: result.file(ending))
+        headers = {"Content-Disposition": f'attachment; filename="{result.stem}-lipspline{ending}"'}
         return _long(content, "application/octet-stream", headers)
 
     def _job(self, request: Request) -> BackgroundJob:

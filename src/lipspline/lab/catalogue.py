@@ -1,6 +1,7 @@
 """What the lab works with: built-in images, uploaded images and measurements, priors that ship and those of files."""
 
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +16,14 @@ from lipspline._infra import checks
 from lipspline.formats import mri
 from lipspline.formats.builtin import BUILTIN
 from lipspline.formats.kspace import Kspace
+from lipspline.formats.pictures import read_volume
 from lipspline.formats.sinograms import Sinograms, read_sinograms
 from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume, resized
 from lipspline.priors import Prior, catalogue, resolve
 
-ENDINGS = (".png", ".tif", ".tiff", ".npy", ".npz", ".nii", ".nii.gz", ".dcm", ".h5", ".hdf5")
+JPEG = (".jpg", ".jpeg")
+ENDINGS = (".png", *JPEG, ".tif", ".tiff", ".npy", ".npz", ".nii", ".nii.gz", ".dcm", ".h5", ".hdf5")
 SMALLEST, LARGEST = 16, 320  # pixels along a side; larger images are reduced
 KEPT, KEPT_BYTES = 8, 2**31  # uploads, and their bytes on the disk; the oldest goes first
 
@@ -53,6 +56,13 @@ class LabSource:
     def document(self) -> dict[str, object]:
         """What the page is told of it, as JSON values."""
         return {"name": self.name, "content": self.content, "modality": self.modality, "slices": self.slices}
+
+    @property
+    def stem(self) -> str:
+        """What files made from it are called, before their ending: letters, digits, dots, hyphens and underscores."""
+        plain = re.sub(r"^\d+: ", "", self.name) if self.path is not None else self.name
+        ending = max((e for e in ENDINGS if plain.lower().endswith(e)), key=len, default="")
+        return re.sub(r"[^A-Za-z0-9._-]+", "_", plain[: len(plain) - len(ending)]).strip("._") or "image"
 
 
 class Catalogue:
@@ -88,6 +98,8 @@ class Catalogue:
         ending = max((e for e in ENDINGS if name.lower().endswith(e)), key=len, default=None)
         if ending is None:
             raise FileError(f"The name of a file must end in one of {', '.join(ENDINGS)}.")
+        if draft.stat().st_size == 0:
+            raise FileError("The file is empty.")
         path = draft.with_name(draft.name + ending)
         draft.rename(path)
         try:
@@ -140,6 +152,8 @@ def _builtin(name: str) -> Tensor:
 def _read(path: Path, slices: slice, sinogram: bool) -> Volume | Kspace | Sinograms:
     """What a file holds; errors name no path."""
     try:
+        if path.suffix in JPEG and not sinogram:
+            return read_volume(path, slices)
         return read_sinograms(path, slices) if sinogram else mri.read(path, slices)
     except (ValueError, OSError) as error:
         raise FileError(str(error).replace(str(path), "The file")) from None

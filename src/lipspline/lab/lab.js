@@ -226,5 +226,6 @@
     await fill();
     turnTo();
     preview();
+    if (choices.result && running === null) at("result").hidden = false; // made before the page was loaded
   });
 })();

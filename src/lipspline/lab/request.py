@@ -1,5 +1,6 @@
 """What a visitor of the lab asks for, checked field by field: an error is one sentence."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -94,6 +95,20 @@ def parse(document: object) -> LabRequest:
         level=chosen["level"],
         beta=chosen["beta"],
     )
+
+
+OPTION = re.compile(r"\b[a-z_]+=\w")
+
+
+def in_words(error: BaseException) -> str:
+    """What an error says; where it advises an option of the library, which the lab does not have, that is said too.
+
+    Example:
+        >>> in_words(ValueError("It seems to be turned: give transpose=True."))
+        'It seems to be turned: give transpose=True. The lab has no such option: lipspline reconstruct has it.'
+    """
+    text = str(error) or type(error).__name__
+    return f"{text} The lab has no such option: lipspline reconstruct has it." if OPTION.search(text) else text
 
 
 def _kind(value: object) -> LabModality:

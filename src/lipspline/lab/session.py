@@ -28,15 +28,15 @@ from lipspline.imaging import (
     Undersampling,
 )
 from lipspline.imaging.problem import Solved, solve_problem, solved_case, tolerance
-from lipspline.imaging.strength import MOST_TRIALS, Auto, Strength, choose, matching_beta, relative_noise
+from lipspline.imaging.strength import MOST_TRIALS, Auto, Strength, Trials, choose, matching_beta, relative_noise
 from lipspline.lab.catalogue import Catalogue, Models
-from lipspline.lab.request import LabRequest, Measurement
+from lipspline.lab.request import LabRequest, Measurement, in_words
 from lipspline.pnp import Progress, promise
 from lipspline.priors import Kind
 from lipspline.report import reconstruction_page
-from lipspline.report.case import case_section, lines_table
 from lipspline.report.drawing import Window, magnitude, residual_chart, robust_window
 from lipspline.report.plain_words import promise_lines
+from lipspline.report.section import case_section, lines_table
 
 ITERATION = Iteration(max_steps=500)
 PICTURES_A_SECOND = 5
@@ -114,7 +114,7 @@ class BackgroundJob:
         except Cancelled:
             self.tell("cancelled")
         except Exception as error:
-            self.tell("failed", sentence=str(error) or type(error).__name__)
+            self.tell("failed", sentence=in_words(error))
         else:
             self.tell("done", **result)
 
@@ -129,6 +129,8 @@ class LabResult:
     solved: tuple[Solved, ...]
     """Of these data, the latest one last."""
     page: bytes
+    stem: str = "result"
+    """What files made from it are called, before their ending."""
 
     def file(self, ending: str) -> bytes:
         """The latest image in its unit, as a file with this ending; .json is its certificate."""
@@ -174,6 +176,7 @@ class Session:
             "images": [source.document() for source in self.catalogue.sources()],
             "models": self.models.document(),
             "running": None if self.job is None or not self.job.running else self.job.id,
+            "result": self.result is not None,
         }
 
     def preview(self, request: LabRequest) -> dict[str, Any]:
@@ -185,7 +188,7 @@ class Session:
         )
         return {
             "direct_name": scan.direct_name,
-            "summary": f"{scan.summary}.",
+            "summary": " ".join([f"{scan.summary}.", *scan.notes]),
             "reference": None if problem.truth is None else picture(window, problem.truth),
             "direct": picture(window, problem.image(problem.direct)),
             "quality": problem.quality(problem.direct),
@@ -250,7 +253,8 @@ class Session:
 
     def _solve(self, job: BackgroundJob, request: LabRequest) -> dict[str, Any]:
         scan, problem = self.measured(request.measurement)
-        strength = self._strength(request, problem, _Choosing(job))
+        trials = Trials(lambda number: job.tell("trial", number=number, most=MOST_TRIALS))
+        strength = self._strength(request, problem, trials)
         solved = solve_problem(
             self._name(request, strength),
             problem,
@@ -261,12 +265,13 @@ class Session:
         )
         earlier = self.result.solved if self.result and self.result.measurement == request.measurement else ()
         together = (*(one for one in earlier if one.name != solved.name), solved)[-COMPARED - 1 :]
-        title = _title(scan, request.measurement, self.catalogue.get(request.measurement.image).slices)
+        source = self.catalogue.get(request.measurement.image)
+        title = _title(scan, request.measurement, source.slices)
         case = solved_case(title, problem, scan, together)
         command = f"lipspline lab   {json.dumps(_document(request), ensure_ascii=False)}"
         network = strength.served if strength.prior.kind is Kind.DENOISER else None
         page = reconstruction_page([case], denoiser=network, command=command, title=title)
-        self.result = LabResult(request.measurement, scan, problem, together, page.encode())
+        self.result = LabResult(request.measurement, scan, problem, together, page.encode(), source.stem)
         return {"section": case_section(case, job.id), "sentence": solved.solution.certificate.guarantee}
 
     def _name(self, request: LabRequest, strength: Strength) -> str:
@@ -318,17 +323,6 @@ def shown_window(problem: Problem) -> Window:
 def picture(window: Window, image: Tensor) -> str:
     """An image as the address of itself."""
     return data_uri(window.bytes(magnitude(image)))
-
-
-class _Choosing:
-    """Tells the job which trial of the strength is under way; each begins with its first step."""
-
-    def __init__(self, job: BackgroundJob):
-        self.job, self.trial = job, 0
-
-    def __call__(self, progress: Progress) -> None:
-        self.trial += progress.calls == 1
-        self.job.tell("trial", number=self.trial, most=MOST_TRIALS)
 
 
 class _Watch:

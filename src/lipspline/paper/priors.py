@@ -19,7 +19,8 @@ from lipspline.formats.kspace import Kspace
 from lipspline.formats.volume import Volume
 from lipspline.imaging.ct import SimulatedCT
 from lipspline.imaging.mri import MeasuredMRI, SimulatedMRI, Undersampling
-from lipspline.imaging.problem import Iteration, Problem, Scan, add_kspace_noise, solve_problem
+from lipspline.imaging.problem import Iteration, Problem, Scan, solve_problem
+from lipspline.imaging.simulation import add_kspace_noise
 from lipspline.imaging.strength import Strength, choose
 from lipspline.operators import MultiCoilMRI, simulated_maps
 from lipspline.paper import figures
@@ -154,6 +155,10 @@ def run(job: PriorJob, context: Context) -> Outcome:
     kept = Kept(context.folder / "solved.json", to_json(job) | {"seed": context.seed})
     folder, done = data_dir(context.data), 0
 
+    def rated(problem: Problem, x: torch.Tensor) -> dict[str, float]:
+        """The scores of the table, over all pixels."""
+        return {name: score for name, score in problem.quality(x).items() if name in ("psnr", "ssim")}
+
     def tick(score: float) -> None:
         nonlocal done
         done += 1
@@ -165,7 +170,7 @@ def run(job: PriorJob, context: Context) -> Outcome:
         _, solution, _ = solve_problem(chosen.name, problem, chosen.served, weight, iteration)
         seconds = time.process_time() - begin
         constants = [estimate.constant for estimate in solution.certificate.estimates]
-        scores = {**problem.quality(solution.value), "seconds": seconds, "converged": solution.converged}
+        scores = {**rated(problem, solution.value), "seconds": seconds, "converged": solution.converged}
         scores |= {"proven": solution.certificate.guaranteed and None not in constants, "constants": constants}
         tick(scores["psnr"])
         return solution.value, scores
@@ -198,7 +203,7 @@ def run(job: PriorJob, context: Context) -> Outcome:
             continue
         problem = job.scan.problem(folder, number, context.seed)
         if job.prior == DIRECT:
-            kept[key] = {"tuned": problem.quality(problem.direct), "automatic": problem.quality(problem.direct)}
+            kept[key] = {way: rated(problem, problem.direct) for way in ("tuned", "automatic")}
             assert problem.truth is not None
             kept[f"picture/{number}"] = to_text(problem.truth[None, None] / problem.truth.max())
             continue

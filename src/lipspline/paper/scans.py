@@ -15,7 +15,7 @@ from lipspline._infra.randomness import generator
 from lipspline.formats import ct, fastmri, mri
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.validation import FileError
-from lipspline.imaging.problem import add_kspace_noise, add_sinogram_noise
+from lipspline.imaging.simulation import add_kspace_noise, add_sinogram_noise
 from lipspline.operators import MRI, MultiCoilMRI, ParallelBeamCT, cartesian_mask, espirit, simulated_maps
 from lipspline.operators._espirit import UNCROPPED
 from lipspline.operators._fbp import fbp

@@ -16,13 +16,20 @@ from lipspline import kernels
 from lipspline._infra.files import write_whole
 from lipspline.certification import certify
 from lipspline.networks.curves import activation_curves
-from lipspline.report.case import Case, case_section, numbers_table, picture_numbers
+from lipspline.report.case import Case
 from lipspline.report.drawing import activation_tile
-from lipspline.report.plain_words import at_most
+from lipspline.report.plain_words import TO_CHECK, at_most
+from lipspline.report.section import case_section, numbers_table, picture_numbers
 from lipspline.report.template import Html, asset, escape, fill, join, tag
 
 PER_LAYER = 12  # activations of each layer that are drawn
 DRAWN = 32  # slices of a volume whose images are on the page; the numbers of all are
+
+
+NO_TRUTH = (
+    "It is about the answer of this calculation, which exists and changes little with the data; it does not say that "
+    "the answer is what was in the scanner."
+)
 
 
 def reconstruction_page(
@@ -145,9 +152,8 @@ def _lead(cases: Sequence[Case]) -> str:
     if strange:
         which = "This reconstruction is" if len(cases) == 1 else f"{strange} of {len(cases)} reconstructions are"
         return (
-            f"{which} farther from the measurements than noise explains. Check angles, rotation axis, orientation, "
-            "field of view and coil maps before you trust the image: what is proven is proven for the scanner as it "
-            "was described."
+            f"{which} farther from the measurements than noise explains. {TO_CHECK} Do so before you trust the image: "
+            "what is proven is proven for the scanner as it was described."
         )
     certificates = [p.certificate for case in cases for p in case.pictures if p.certificate is not None]
     proven = sum(certificate.guaranteed for certificate in certificates)
@@ -160,7 +166,7 @@ def _lead(cases: Sequence[Case]) -> str:
                 "proven."
             )
         every = "This reconstruction is" if proven == 1 else f"All {proven} reconstructions on this page are"
-        return f"{every} covered by a theorem whose every hypothesis was checked on the operator that ran."
+        return f"{every} covered by a theorem whose every hypothesis was checked on the operator that ran. {NO_TRUTH}"
     return (
         f"{proven} of {len(certificates)} reconstructions on this page are covered by the theorem; the others are not."
     )

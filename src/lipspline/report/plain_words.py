@@ -28,6 +28,8 @@ PROMISED, HYPOTHESES, FIT = "What is promised", "What the promise rests on", "Fi
 # 0.1 %, and noise is estimated rather too high than too low.
 MODEL_ERROR = 0.01
 NOISE_FACTOR = 1.1
+IMPLAUSIBLE = 0.25
+"""Noise that is estimated to be more than this part of the data is not believed: signal was taken for noise."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +39,29 @@ class DataMisfit:
     Args:
         value: the misfit.
         noise: what it would be if x were the truth: the norm of the noise over that of the data.
+        estimated: whether the noise was estimated from the data themselves: then at most `IMPLAUSIBLE` is believed.
 
     Example:
         >>> DataMisfit(0.005, 0.003).explained, DataMisfit(0.07, 0.003).explained
+        (True, False)
+        >>> DataMisfit(0.35, 0.38).explained, DataMisfit(0.35, 0.38, estimated=True).explained
         (True, False)
     """
 
     value: float
     noise: float
+    estimated: bool = False
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the noise is larger than an estimate can be believed."""
+        return self.estimated and self.noise > IMPLAUSIBLE
 
     @property
     def explained(self) -> bool:
         """Whether noise, and small errors of the model of the scanner, can account for it."""
-        return self.value <= NOISE_FACTOR * self.noise + MODEL_ERROR
+        believed = IMPLAUSIBLE if self.doubtful else self.noise
+        return self.value <= NOISE_FACTOR * believed + MODEL_ERROR
 
 
 @dataclass(frozen=True)
@@ -73,36 +85,6 @@ def certificate_lines(
         "What happened": [*fit, _settled(certificate), _steps(certificate)],
         HYPOTHESES: [*hypotheses, _pairing(certificate)],
     }
-
-
-def headline(
-    certificate: ReconstructionCertificate, fits: bool, confirmed: bool | None
-) -> list[tuple[str, Literal["good", "bad", "moot"]]]:
-    """What a hurried reader needs, each with a tick, a cross or neither.
-
-    An image that does not explain the data has no ticks: what is proven about it is about the wrong scanner. Nor have
-    bounds on stability that are too large to tell much.
-
-    Args:
-        fits: whether noise explains how far the image is from the measurements.
-        confirmed: whether perturbations that were tried stayed within the bounds, if any were.
-    """
-    bound = certificate.estimates[0].constant
-    vouched = getattr(certificate.setting, "vouched", "")
-    proven = "Convergence proven, if the bound that was vouched for is right" if vouched else "Convergence proven"
-    settled = certificate.converged or certificate.status is Status.ROUND_OFF
-    facts: list[tuple[str, bool | None]] = [
-        (proven, True) if certificate.guaranteed else ("Convergence not proven", False),
-        ("Settled", True) if settled else ("Not settled", False),
-        ("No stability bound", False)
-        if bound is None
-        else (f"Data stability ≤ {at_most(bound)}", True if bound <= TELLING else None),
-    ]
-    if confirmed is not None:
-        facts.append(("Stability confirmed", True) if confirmed else ("Stability bound broken", False))
-    if not fits:
-        facts.insert(0, ("Noise cannot explain how far it is from the measurements", False))
-    return [(text, "bad" if good is False else "good" if good and fits else "moot") for text, good in facts]
 
 
 def promise_lines(setting: Setting | ObjectiveSetting, violations: Sequence[str] = ()) -> dict[str, list[Line]]:
@@ -169,11 +151,18 @@ def misfit_line(misfit: DataMisfit) -> Line:
     if misfit.explained:
         sentence = f"The measurements that this image predicts are off by {percent(misfit.value)}; {noise}."
         return Line(FIT, value, sentence, "measured")
-    sentence = (
-        f"The measurements that this image predicts are off by {percent(misfit.value)}, but {noise}: the model of the "
-        f"scanner is not that of the scan. Check angles, rotation axis, orientation, field of view and coil maps."
-    )
+    if misfit.doubtful:
+        reason = f"; {noise}, which is hardly possible: signal seems to have been taken for noise. It explains nothing"
+    else:
+        reason = f", but {noise}: the model of the scanner is not that of the scan"
+    sentence = f"The measurements that this image predicts are {value}{reason}. {TO_CHECK}"
     return Line(FIT, value, sentence, "violated")
+
+
+TO_CHECK = (
+    "Check angles, rotation axis, orientation, field of view, coil maps, and that frequency zero lies in the middle of "
+    "k-space."
+)
 
 
 def lines_text(lines: Mapping[str, Sequence[Line]], width: int = 100) -> str:
