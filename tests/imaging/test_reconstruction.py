@@ -202,7 +202,7 @@ def test_the_document_is_json_with_means_over_the_slices(run):
     assert document["guaranteed"] is True
     assert document["lipschitz"] <= 1
     assert document["slices"][1]["certificate"]["guaranteed"] is True
-    assert document["slices"][1]["misfit"].keys() == {"value", "noise", "explained"}
+    assert document["slices"][1]["misfit"].keys() == {"value", "noise", "estimated", "explained"}
 
 
 def test_a_geometry_that_does_not_fit_the_data_is_told():

@@ -151,7 +151,7 @@ def refuse_uncentred(data: Tensor, source: object) -> None:
     if shares[first] > CONCENTRATED * max(*middle):
         raise FileError(
             f"The k-space in {source} has frequency zero first, not in the middle of its {places[first]}: "
-            f"{100 * shares[first]:.2g} % of its energy lies there. Shift it with "
+            f"{100 * shares[first]:.0f} % of its energy lies there. Shift it with "
             f"numpy.fft.fftshift(kspace, axes={first}), and its mask likewise."
         )
 
