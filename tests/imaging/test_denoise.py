@@ -429,3 +429,20 @@ def test_an_image_that_cannot_be_denoised_is_one_sentence_and_no_file(tmp_path, 
         assert "Traceback" not in err
         assert sorted(os.listdir()) == before, arguments
     np.testing.assert_array_equal(np.load("in.npy"), good)
+
+
+def test_a_result_beyond_the_range_of_its_numbers_is_not_written(tmp_path):
+    """White is the largest number, and this network makes it brighter."""
+    model, largest = a_denoiser(), float(np.finfo(np.float16).max)
+    [layer for layer in model if isinstance(layer, nn.Conv2d)][-1].bias.data.fill_(0.5)
+    save(model, tmp_path / "bright.safetensors", {"noise": 15})
+    np.save(tmp_path / "in.npy", np.full((24, 24), largest, dtype=np.float16))
+    with pytest.raises(ValueError, match="beyond the range of float16"):
+        denoise_file(
+            tmp_path / "in.npy",
+            tmp_path / "out.npy",
+            noise=15,
+            model=str(tmp_path / "bright.safetensors"),
+            white=largest,
+        )
+    assert not (tmp_path / "out.npy").exists()

@@ -393,4 +393,5 @@ def _stored(values: NDArray[np.float32], like: Array, white: float, black: float
     scaled = values.astype(np.float64) * (white - black) + black
     if np.issubdtype(like.dtype, np.integer):
         scaled = np.rint(scaled).clip(min(black, int(like.min())), max(white, int(like.max())))
-    return scaled.astype(like.dtype)
+    with np.errstate(over="ignore"):  # whoever writes it looks for infinity
+        return scaled.astype(like.dtype)
