@@ -27,8 +27,8 @@ DRAWN = 32  # slices of a volume whose images are on the page; the numbers of al
 
 
 NO_TRUTH = (
-    "It is about the answer of this calculation, which exists and moves with the data within the bounds below; it does not say that "
-    "the answer is what was in the scanner."
+    "It is about the answer of this calculation, which exists and moves with the data within the bounds below; it does "
+    "not say that the answer is what was in the scanner."
 )
 
 
