@@ -51,7 +51,7 @@ def measure(data: Path) -> None:
         problem = scan.problem(0)
         cells = {"direct": problem.quality(problem.direct)}
         for prior in PRIORS:
-            strength = choose("lls", "auto", "auto", problem, prior / PRIOR)
+            strength = choose("lls", "auto", "auto", problem, prior / PRIOR, refine=False)
             solved = solve_problem(name, problem, strength.served, strength.weight, ITERATION)
             quality = problem.quality(solved.solution.value)
             cells[f"{prior:g}"] = {"denoiser": strength.name, "beta": strength.weight, **quality}

@@ -14,9 +14,9 @@ from lipspline import cli
 from lipspline.formats.builtin import shepp_logan
 from lipspline.imaging import Reconstruction, ScannerCT, ScannerMRI, coils, mri, reconstruction
 from lipspline.imaging.cache import SliceCache
+from lipspline.imaging.held_out import held_out
 from lipspline.imaging.reconstruction import carry_out
 from lipspline.imaging.request import Request
-from lipspline.imaging.strength import held_out
 from lipspline.imaging.verify import verify
 from lipspline.models import load
 from lipspline.pnp import fbs

@@ -9,7 +9,7 @@ import sample_files
 from lipspline import models
 from lipspline.formats.builtin import shepp_logan
 from lipspline.formats.volume import Volume
-from lipspline.imaging import strength
+from lipspline.imaging import held_out, strength
 from lipspline.imaging.mri import SimulatedMRI, Undersampling
 from lipspline.imaging.problem import Iteration, Problem, solve_problem
 from lipspline.operators import Identity
@@ -159,21 +159,21 @@ def undersampled(noise: float = 0.02) -> Problem:
 
 def test_whole_readouts_are_held_out_but_none_of_the_centre():
     found = undersampled()
-    kept = strength.held_out(found)
+    kept = held_out.held_out(found)
     assert kept is not None
     there = found.y.abs().sum(dim=(0, 1, 2)) > 0
     columns = kept.all(dim=(0, 1, 2))
     assert torch.equal(columns, kept.any(dim=(0, 1, 2)))
     held = (~columns).nonzero().squeeze(1)
-    assert strength.LEAST_HELD <= len(held) <= int(there.sum()) // strength.HELD + 1
+    assert held_out.LEAST_HELD <= len(held) <= int(there.sum()) // held_out.HELD + 1
     assert there[held].all()
-    assert torch.minimum(held, SIZE - held).min() > strength.CENTRE * SIZE  # frequency zero comes first
+    assert torch.minimum(held, SIZE - held).min() > held_out.CENTRE * SIZE  # frequency zero comes first
 
 
 def test_projections_are_held_out_evenly():
     y = torch.rand(1, 1, 60, 20) + 1
     found = Problem(y, Identity((1, 60, 20)), y, 1.0, 0.1, along=-2)
-    kept = strength.held_out(found)
+    kept = held_out.held_out(found)
     assert kept is not None
     held = (~kept[0, 0].all(dim=1)).nonzero().squeeze(1)
     assert held.tolist() == list(range(3, 60, 6))
@@ -181,8 +181,8 @@ def test_projections_are_held_out_evenly():
 
 def test_too_few_readouts_are_not_held_out():
     y = torch.rand(1, 1, 8, 20) + 1
-    assert strength.held_out(Problem(y, Identity((1, 8, 20)), y, 1.0, 0.1, along=-2)) is None
-    assert strength.held_out(Problem(y, Identity((1, 8, 20)), y, 1.0, 0.1)) is None
+    assert held_out.held_out(Problem(y, Identity((1, 8, 20)), y, 1.0, 0.1, along=-2)) is None
+    assert held_out.held_out(Problem(y, Identity((1, 8, 20)), y, 1.0, 0.1)) is None
 
 
 @pytest.mark.parametrize("wrong", [0.3, pytest.param(1.0, marks=pytest.mark.slow), 4.0])
@@ -213,5 +213,5 @@ def test_an_energy_that_is_not_convex_is_refined_by_the_convex_one():
 
 def test_the_vertex_is_that_of_the_parabola():
     errors = {k: (k - 0.3) ** 2 + 5 for k in (-1, 0, 1)}
-    assert strength._vertex(errors, 0) == pytest.approx(0.3)
-    assert strength._vertex({0: 1.0, 1: 2.0}, 0) == 0.0
+    assert held_out._vertex(errors, 0) == pytest.approx(0.3)
+    assert held_out._vertex({0: 1.0, 1: 2.0}, 0) == 0.0

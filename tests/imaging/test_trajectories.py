@@ -13,7 +13,7 @@ from lipspline import cli
 from lipspline.formats import builtin
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.volume import Volume
-from lipspline.imaging.strength import held_out
+from lipspline.imaging.held_out import held_out
 from lipspline.imaging.trajectories import (
     RadialMRI,
     TrajectoryMRI,

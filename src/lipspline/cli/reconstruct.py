@@ -31,10 +31,10 @@ from lipspline.cli.program import (
 from lipspline.formats.output import Output, writer
 from lipspline.imaging.cache import Slice
 from lipspline.imaging.coils import Phase, Unknown, Whiten
+from lipspline.imaging.held_out import HELD
 from lipspline.imaging.problem import Iteration
 from lipspline.imaging.reconstruction import Reconstruction, Rival, carry_out, mean
 from lipspline.imaging.request import Request, ScannerCT, ScannerMRI
-from lipspline.imaging.strength import HELD
 from lipspline.priors.lookup import names
 from lipspline.report.plain_words import certificate_lines, lines_text, percent
 

@@ -61,6 +61,8 @@ class Slice:
     """How the iteration went; None for a slice whose data are zero everywhere, which is not solved."""
     certificate: ReconstructionCertificate | None
     seconds: float
+    map_errors: float = 0.0
+    """What errors of the coil maps add to the noise; see `imaging.map_errors`."""
 
     def pictures(self) -> SliceImages:
         """The images; those that a cache keeps are read."""
@@ -89,6 +91,7 @@ class Slice:
             "seconds": round(self.seconds, 3),
             "scale": self.scale,
             "noise": self.noise,
+            **({"map_errors": self.map_errors} if self.map_errors else {}),
             "misfit": {**asdict(self.misfit), "explained": self.misfit.explained},
             **self.quality,
             **({"direct": self.direct_quality} if self.direct_quality else {}),

@@ -103,6 +103,7 @@ def coil_maps(
     silent: Tensor,
     number: int,
     convention: Convention = "centred",
+    calibration: int = 24,
 ) -> Tensor:
     """The maps of the coils of k-space, in the unit in which those of the measured coils have norm 1.
 
@@ -111,11 +112,12 @@ def coil_maps(
         given: maps of the measured coils; ESPIRiT's if None.
         silent: which of the measured coils are switched off: they see nothing, whatever their maps say.
         number: of the slice, for errors.
+        calibration: the largest height and width of the middle of k-space that maps are estimated from.
     """
     maps = given
     if maps is None:
         with _explained(number):
-            maps = espirit(kspace, crop=UNCROPPED, required=DETERMINED, convention=convention)
+            maps = espirit(kspace, crop=UNCROPPED, required=DETERMINED, convention=convention, calibration=calibration)
         if mixing is not None:
             maps = mixing.restored(maps)
     maps = normalized_maps(maps.masked_fill(silent[:, None, None], 0))

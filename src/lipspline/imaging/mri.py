@@ -26,6 +26,7 @@ from lipspline.imaging.coils import (
     given_maps,
     soft_maps,
 )
+from lipspline.imaging.map_errors import CALIBRATION, with_better_maps, with_map_errors
 from lipspline.imaging.problem import EmptySlice, Modality, Problem, brightness, checked_brightness, middle
 from lipspline.imaging.simulation import OfImages, add_kspace_noise, checked_noise, in_unit, normalized
 from lipspline.operators import MRI, LinearOperator, MultiCoilMRI, SoftSenseMRI, cartesian_mask
@@ -100,9 +101,8 @@ class MeasuredMRI:
     def __post_init__(self):
         shape = tuple(self.kspace.data.shape)
         check_coil_options(self.coils, shape, self.phase, self.unknown, self.whiten, self.virtual_coils)
-        given = isinstance(self.coils, Tensor) or (self.coils == "auto" and self.kspace.maps is not None)
         enough = (self.virtual_coils or self.kspace.coils) > 2
-        check_map_sets(self.map_sets, enough and not given and not self.kspace.real)
+        check_map_sets(self.map_sets, enough and self._estimates and not self.kspace.real)
 
     @property
     def count(self) -> int:
@@ -163,8 +163,28 @@ class MeasuredMRI:
             noise = min(noise, float(kspace.noise.diagonal().real.mean().sqrt()))
         known = {"crop": kspace.crop, "phase": phase, "estimated": estimated}
         problem = Problem(y / scale, H, direct / scale, scale, noise / scale, along=-1, **known)
+        if kspace.coils > 1 and not kspace.real:
+            problem = with_map_errors(problem)
+            if self._estimates and self.map_sets == 1:
+                problem = with_better_maps(problem, partial(self._with_maps_of, i, problem, mixing))
         truth = self._truth(i, problem, everything)
         return problem if truth is None else replace(problem, truth=truth / scale, truth_measured=True)
+
+    @property
+    def _estimates(self) -> bool:
+        """Whether coil maps are estimated."""
+        return not isinstance(self.coils, Tensor) and (self.coils == "espirit" or self.kspace.maps is None)
+
+    def _with_maps_of(self, i: int, problem: Problem, mixing: Mixing | None, filled: Tensor) -> Problem:
+        """The problem of slice i with maps that are estimated from k-space whose gaps were filled."""
+        assert isinstance(problem.H, MultiCoilMRI)
+        maps = coil_maps(filled[0], None, mixing, self._silent(i), self.first + i, calibration=CALIBRATION)
+        phase = self._folded(i, problem.y[0], maps)
+        H = MultiCoilMRI(
+            problem.H.mask, maps if phase is None else maps * phase, convention="centred", images=self.unknown
+        )
+        direct = H.adjoint(problem.y) if mixing is None else divided(H.adjoint(problem.y), H)
+        return replace(problem, H=H, direct=direct, phase=phase)
 
     def values(self, image: Tensor, scale: float) -> Tensor:
         """An image in the unit of k-space."""

@@ -60,6 +60,13 @@ class Problem:
     With M sets of coil maps `(M, H, W)`: the weights of the sets, with these phases."""
     estimated: bool = False
     """Whether the noise was estimated from the data themselves."""
+    map_errors: float = 0.0
+    """What errors of the coil maps add to the noise, as a standard deviation, where the data show it."""
+
+    @property
+    def total_noise(self) -> float:
+        """Noise and errors of the coil maps together: what a strength is chosen for."""
+        return math.hypot(self.noise, self.map_errors)
 
     def to(self, device: torch.device) -> "Problem":
         """The same problem on a device."""

@@ -16,6 +16,7 @@ from lipspline._infra.files import fingerprint, write_whole
 from lipspline.formats.output import PAGE, Image, Output, versions, writer
 from lipspline.formats.volume import LazyVolume, Stack, Volume
 from lipspline.imaging.cache import Slice, SliceCache, SliceImages
+from lipspline.imaging.held_out import MOST_TRIALS, Trials
 from lipspline.imaging.problem import (
     EmptySlice,
     Iteration,
@@ -26,7 +27,7 @@ from lipspline.imaging.problem import (
     solve_problem,
 )
 from lipspline.imaging.request import ACQUISITIONS, Acquisition, Data, Request
-from lipspline.imaging.strength import MOST_TRIALS, Auto, Strength, Trials, choose, describe_prior, known, predicted
+from lipspline.imaging.strength import Auto, Strength, choose, describe_prior, known, predicted
 from lipspline.networks.files import checksum
 from lipspline.pnp import Progress, ReconstructionCertificate, solve_all
 from lipspline.priors import Energy
@@ -381,6 +382,7 @@ def _solve(
         solution.images[0],
         solution.certificate,
         time.perf_counter() - begin,
+        problem.map_errors,
     )
 
 

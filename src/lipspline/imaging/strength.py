@@ -21,17 +21,16 @@ from functools import cached_property
 from math import isfinite, sqrt
 from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lipspline._infra import checks
 from lipspline.certification import certify
+from lipspline.imaging.held_out import held_out, refined, refined_beta
 from lipspline.imaging.problem import Iteration, Problem, solve_problem
 from lipspline.networks.files import checksum
 from lipspline.operators.elementary import Selected
-from lipspline.pnp import Progress, minimize
+from lipspline.pnp import Progress
 from lipspline.priors import COMPLEX_RANGE, UNIT_RANGE, Energy, EnergyPrior, Prior, resolve
-from lipspline.priors.energy import AdaptiveEnergy, AnalysisEnergy
 from lipspline.report import DataMisfit
 
 Auto = Literal["auto"]
@@ -47,10 +46,15 @@ NOISES = (1.0, 25.0)
 
 ENERGY = 0.5
 """The strength of an energy over that which the noise asks for."""
+UNTRIED = 2.0
+"""k-space wants an energy more than other data do; where nothing can be held out to tell how much, by this factor."""
 ABOVE = 2.0
 """The noise level at which an energy is served, over that of the data: a little smoother than the noise asks for."""
 ENERGY_NOISES = (4.0, 25.0)
 """The least and the largest noise level at which `auto` serves an energy, in units of 1/255."""
+CONVEX = "ridge"
+"""The energy by which the weight of one that is not convex is refined."""
+FROM_HELD_OUT = "then from measurements held out"
 QUIET = 0.5 / 255
 """Data with less noise than this, relative to the brightness of the image, are treated as if they had it."""
 
@@ -139,7 +143,7 @@ def choose(
     Args:
         beta: the weight of a denoiser.
         factor: the strength of the regularisation relative to the automatic one.
-        refine: choose the weight of an energy by measurements that are held out; otherwise by the noise alone.
+        refine: choose the weight by measurements that are held out, if it is free; otherwise by the noise alone.
         max_steps: the most steps of a solve.
         watch: is told of every step of the solves that refine takes; what it raises ends them.
     """
@@ -148,7 +152,15 @@ def choose(
         if beta != "auto":
             raise ValueError(f"beta is the weight of a denoiser, but {found.name} is an energy. Give strength instead.")
         return _choose_energy(found, noise, problem, factor, max_steps if refine else 0, watch)
-    return _choose_denoiser(found, noise, beta, problem, factor)
+    free = beta == "auto" and refine
+    chosen = _choose_denoiser(found, noise, beta, problem, 1.0 if free else factor)
+    if not free:
+        return chosen
+    best = refined_beta(chosen.served, chosen.weight, BETAS, problem, max_steps, watch)
+    if best is None:
+        return chosen if factor == 1 else _choose_denoiser(found, noise, beta, problem, factor)
+    weight = min(max(best * factor, BETAS[0]), BETAS[1])
+    return replace(chosen, weight=weight, chosen=f"{_seen(problem, factor)}, {FROM_HELD_OUT}")
 
 
 def _choose_energy(
@@ -161,7 +173,7 @@ def _choose_energy(
 ) -> Strength:
     """The energy at a noise level a little above that of the data, with the weight that the noise asks for."""
     norm = problem.H.norm_bounds()[1]
-    data_noise = max(problem.noise, QUIET * norm)
+    data_noise = max(problem.total_noise, QUIET * norm)
     automatic = min(max(255 * ABOVE * data_noise / norm, ENERGY_NOISES[0]), ENERGY_NOISES[1])
     level = automatic if noise == "auto" else checks.positive("noise", noise)
     served, weight = found.at(level).to(problem.y.device), found.strength(level, 255 * data_noise)
@@ -175,108 +187,11 @@ def _choose_energy(
         refined_weight = refined(trial, first, problem, max_steps, watch)
         best = None if refined_weight is None else weight * refined_weight / first
     seen = _seen(problem, factor)
-    chosen = seen if best is None else f"{seen}, then from measurements held out"
+    chosen = seen if best is None else f"{seen}, {FROM_HELD_OUT}"
+    if best is None:
+        best = ENERGY * weight * (UNTRIED if max_steps and problem.y.is_complex() else 1)
     name = f"{found.name}-{level:.3g}" if found.levels else found.name
-    return Strength(found, served, name, (ENERGY * weight if best is None else best) * factor, chosen, level)
-
-
-# Refining the weight by measurements that are held out
-
-HELD, LEAST_HELD = 6, 4
-"""One readout or projection in so many is held out, and at least so many, or the weight is not refined."""
-CENTRE = 0.05
-"""Readouts nearer to the strongest one than this, as a fraction of all, are never held out."""
-MOST_TRIALS = 6
-CONVEX = "ridge"
-"""The energy by which the weight of one that is not convex is refined."""
-
-
-def held_out(problem: Problem) -> Tensor | None:
-    """Which measurements are kept, like y; None if too few could be held out.
-
-    Whole readouts or projections are held out: every so many of those that are there, but for the strongest ones in
-    k-space, without which there is no image.
-    """
-    if problem.along is None:
-        return None
-    moduli = problem.y.abs().movedim(problem.along, 0).flatten(1).sum(dim=1).view(-1, problem.samples).sum(dim=1)
-    there = moduli.nonzero().squeeze(1)
-    if problem.y.is_complex():
-        count = len(moduli)
-        away = (there - int(moduli.argmax()) + count // 2).remainder(count) - count // 2
-        there = there[away.abs() > CENTRE * count]
-    held = there[HELD // 2 :: HELD]
-    if len(held) < LEAST_HELD:
-        return None
-    kept = torch.ones(len(moduli), dtype=torch.bool, device=problem.y.device)
-    kept[held] = False
-    shape = [1] * problem.y.ndim
-    shape[problem.along] = len(moduli) * problem.samples
-    return kept.repeat_interleave(problem.samples).reshape(shape).expand_as(problem.y)
-
-
-class Trials:
-    """Tells which trial of a strength is under way, if it is told of every step; each trial begins with its first."""
-
-    def __init__(self, tell: Callable[[int], None]):
-        self._tell, self.number = tell, 0
-
-    def __call__(self, progress: Progress) -> None:
-        """A step of a trial."""
-        self.number += progress.calls == 1
-        self._tell(self.number)
-
-
-@torch.no_grad()
-def refined(
-    served: Energy,
-    weight: float,
-    problem: Problem,
-    max_steps: int = 1000,
-    watch: Callable[[Progress], None] | None = None,
-) -> float | None:
-    """The weight with which an energy predicts measurements best that were held out, near a first guess.
-
-    Weights are tried in steps of a factor 2 until one is better than both its neighbours; the minimum of the parabola
-    through the three is taken.
-    """
-    kept = held_out(problem)
-    if kept is None:
-        return None
-    H, y = Selected(problem.H, kept[:1]), problem.y * kept
-    # not from `problem.start`, which may know what is held out
-    image, energy, factor = None, served, 1.0
-    if isinstance(served, AdaptiveEnergy):  # the first pass tells as much, at less than half of the cost
-        energy, factor = served.first_pass, served.first_strength
-    # primal-dual steps that begin at the image for another weight are short, and so look like an end
-    cold = isinstance(energy, AnalysisEnergy)
-    errors: dict[int, float] = {}
-
-    def error(k: int) -> float:
-        nonlocal image
-        if k not in errors:
-            image = minimize(
-                y,
-                H,
-                energy,
-                weight * factor * 2.0**k,
-                positive=problem.positive,
-                tol=problem.trials[0],
-                max_steps=min(max_steps, problem.trials[1]),
-                start=None if cold else image,
-                progress=watch,
-            ).value
-            errors[k] = float(((problem.H.forward(image) - problem.y) * ~kept).norm())
-        return errors[k]
-
-    best = 0 if error(0) <= error(-1) else -1
-    while len(errors) < MOST_TRIALS:
-        other = best + 1 if best + 1 not in errors else best - 1
-        if other in errors:
-            break
-        if error(other) < errors[best]:
-            best = other
-    return weight * 2.0 ** (best + _vertex(errors, best))
+    return Strength(found, served, name, best * factor, chosen, level)
 
 
 def predicted(
@@ -296,15 +211,6 @@ def predicted(
     x = solve_problem(strength.name, part, strength.served, strength.weight, iteration, progress=progress)[1].value
     missing = replace(problem, y=problem.y * ~kept, H=Selected(problem.H, ~kept[:1]))
     return missing.misfit(x)
-
-
-def _vertex(errors: dict[int, float], best: int) -> float:
-    """How far the minimum of the parabola through the best error and its neighbours lies from the best."""
-    if best - 1 not in errors or best + 1 not in errors:
-        return 0.0
-    left, middle, right = errors[best - 1], errors[best], errors[best + 1]
-    bend = left - 2 * middle + right
-    return 0.0 if bend <= 0 else min(max((left - right) / (2 * bend), -0.5), 0.5)
 
 
 def _choose_denoiser(
@@ -333,7 +239,8 @@ def _seen(problem: Problem, factor: float) -> str:
     times = "auto" if factor == 1 else f"{factor:g} times auto"
     data, image = f"{problem.noise:.3g}", f"{relative_noise(problem, 1):.3g}"
     seen = "" if data == image else f", which is {image} of the brightness of the image"
-    return f"{times}, from noise {data} in the data{seen}"
+    maps = f" and errors of the coil maps of {problem.map_errors:.3g}" if problem.map_errors > problem.noise / 4 else ""
+    return f"{times}, from noise {data} in the data{maps}{seen}"
 
 
 def value_range(problem: Problem) -> tuple[float, float]:
@@ -343,7 +250,7 @@ def value_range(problem: Problem) -> tuple[float, float]:
 
 def relative_noise(problem: Problem, prior: float = PRIOR) -> float:
     """The noise that the denoiser is matched to: that of the data over ‖H‖, for images in [0, 1], times √prior."""
-    return problem.noise * sqrt(prior) / problem.H.norm_bounds()[1]
+    return problem.total_noise * sqrt(prior) / problem.H.norm_bounds()[1]
 
 
 def matching_beta(relative: float, noise: float) -> float:

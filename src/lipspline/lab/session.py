@@ -27,8 +27,9 @@ from lipspline.imaging import (
     SimulatedMRI,
     Undersampling,
 )
+from lipspline.imaging.held_out import MOST_TRIALS, Trials
 from lipspline.imaging.problem import Solved, solve_problem, solved_case, tolerance
-from lipspline.imaging.strength import MOST_TRIALS, Auto, Strength, Trials, choose, matching_beta, relative_noise
+from lipspline.imaging.strength import Auto, Strength, choose, matching_beta, relative_noise
 from lipspline.lab.catalogue import Catalogue, Models
 from lipspline.lab.request import LabRequest, Measurement, in_words
 from lipspline.pnp import Progress, promise

@@ -2,7 +2,7 @@
 
 from functools import cached_property
 from math import pi, sqrt
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ class MultiCoilMRI(LinearOperator):
 
     def __init__(self, mask: Tensor, maps: Tensor, *, convention: Convention = "paper", images: Images | None = None):
         self._fourier = CONVENTIONS[checks.one_of("convention", convention, CONVENTIONS)].of(images)
+        self._options: dict[str, Any] = {"convention": convention, "images": images}
         self.maps = check_maps(maps)
         self.mask = mask = check_mask(mask)
         plane = tuple(maps.shape[-2:])
@@ -56,6 +57,10 @@ class MultiCoilMRI(LinearOperator):
     def _apply_adjoint(self, y: Tensor) -> Tensor:
         images = self._fourier.ifft(torch.where(self._kept, y, 0))
         return self._fourier.as_image((images * self.maps.conj().to(images.dtype)).sum(dim=1, keepdim=True))
+
+    def fully_sampled(self) -> "MultiCoilMRI":
+        """The same coils, with every frequency measured."""
+        return MultiCoilMRI(torch.ones_like(self.mask), self.maps, **self._options)
 
     def norm_bounds(self) -> tuple[float, float]:
         """From above the largest root sum of squares of the maps, since ‖M F‖ <= 1; from below a Rayleigh quotient."""
