@@ -154,7 +154,7 @@ def test_reconstructions_have_one_place():
     assert defines("psnr", "ssim") == {"functional/quality.py"}
     assert defines("add_kspace_noise", "add_sinogram_noise") == {"imaging/simulation.py"}
     outside = {name for name in calls("fbs", "minimize", "pnp.fbs", "pnp.minimize") if not name.startswith("pnp/")}
-    trials = {"imaging/strength.py", "paper/reconstruction.py"}  # with data held out, and of the paper's protocol
+    trials = {"imaging/held_out.py", "paper/reconstruction.py"}  # with data held out, and of the paper's protocol
     assert outside == {"imaging/problem.py", "imaging/denoise.py"} | trials
 
 
