@@ -215,3 +215,33 @@ def test_the_vertex_is_that_of_the_parabola():
     errors = {k: (k - 0.3) ** 2 + 5 for k in (-1, 0, 1)}
     assert held_out._vertex(errors, 0) == pytest.approx(0.3)
     assert held_out._vertex({0: 1.0, 1: 2.0}, 0) == 0.0
+
+
+def test_beta_is_tried_on_what_is_held_out_and_stays_where_stability_is_proven(net):
+    found = undersampled()
+    chosen, by_noise = (strength.choose(net, 5, "auto", found, refine=how) for how in (True, False))
+    assert chosen.chosen == f"{by_noise.chosen}, {strength.FROM_HELD_OUT}"
+    assert strength.BETAS[0] <= chosen.weight <= strength.BETAS[1]
+    assert chosen.noise == by_noise.noise
+    assert strength.choose(net, 5, 0.3, found).weight == 0.3
+    twice = strength.choose(net, 5, "auto", found, 2.0)
+    assert twice.weight == pytest.approx(min(2 * chosen.weight, strength.BETAS[1]))
+
+
+def test_betas_beyond_the_bounds_are_not_tried(monkeypatch):
+    tried = []
+
+    def solve(y, H, denoiser, weight, **options):
+        tried.append(weight)
+        return strength.solve_problem("", undersampled(), resolve("tv").at(5), 1e-3, Iteration(1e-2, 3)).solution
+
+    monkeypatch.setattr(held_out, "fbs", solve)
+    held_out.refined_beta(torch.nn.Identity(), 0.3, (0.2, 0.5), undersampled())
+    assert tried == [0.3]
+
+
+def test_a_beta_that_is_far_too_large_is_found_to_be():
+    """For an image that the denoiser spoils, the least weight predicts best."""
+    found = replace(undersampled(0.002), noise=0.05)
+    chosen, by_noise = (strength.choose("lls", 25, "auto", found, refine=how) for how in (True, False))
+    assert chosen.weight < by_noise.weight
