@@ -68,6 +68,14 @@ def test_nothing_is_said_where_the_data_hold_no_more_values_than_the_image():
     assert problem.total_noise == problem.noise
 
 
+@pytest.mark.parametrize(("columns", "known"), [(3, False), (5, True)])
+def test_nothing_is_said_either_where_hardly_more_values_were_measured_than_the_image_has(columns, known):
+    mask = torch.arange(12) < columns
+    H = MultiCoilMRI(mask, simulated_maps(5, (12, 12)), convention="centred")  # 5 coils: 1.25 and 2.1 times the pixels
+    y = H.forward(torch.ones(1, 1, 12, 12, dtype=torch.complex64))
+    assert (unexplained(Problem(y, H, H.adjoint(y), 1.0, 0.01)) is not None) == known
+
+
 def test_a_strength_is_chosen_for_noise_and_errors_together():
     problem = small_problem()
     wrong, noisier = replace(problem, map_errors=0.03), replace(problem, noise=0.001**0.5)
