@@ -17,7 +17,7 @@ from lipspline.formats.trajectories import NonCartesianKspace
 from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume, voxel_size
 from lipspline.imaging.coils import FROM_SILENCE
-from lipspline.imaging.counts import negative_note, refuse_small, refuse_uneven_sums
+from lipspline.imaging.counts import negative_note, refuse_counts, refuse_small, refuse_uneven_sums
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,8 @@ def inspect_sinograms(path: Path) -> Finding | None:
     if turned and not _seems_sinogram(found := found.transposed()):
         raise FileError(f"{path} is no sinogram: the sums over its rows, and those over its columns, vary too much.")
     slices, angles, detectors = found.data.shape
+    if found.flat is None:
+        refuse_counts(found.data[slices // 2], slices // 2)
     facts = {"slices": str(slices), "angles": str(angles), "detectors": str(detectors)}
     counts, fan = found.flat is not None, found.source_origin is not None
     if found.angles is not None:
