@@ -478,3 +478,8 @@ def test_angles_that_nobody_names_are_said_to_be_guessed():
         (Sinograms(data), Scanner(angles=20)),
     ):
         assert "20 angles, 24 detectors" in MeasuredCT(found, scanner).summary
+
+
+def test_a_curved_detector_without_a_fan_is_refused():
+    with pytest.raises(ValueError, match="detector= is for fans"):
+        MeasuredCT(Sinograms(torch.rand(1, 20, 24)), Scanner(detector="curved"))

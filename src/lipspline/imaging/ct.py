@@ -133,6 +133,8 @@ class MeasuredCT:
             )
         if self._distances is not None and self._detector_pixel is None:
             raise ValueError("The distances of a fan are in millimetres. Give pixel_size= of the detector, too.")
+        if self._distances is None and self.scanner.detector != "flat":
+            raise ValueError("detector= is for fans. Give source_origin= and source_detector= too, or leave it out.")
         if self.scanner.water is not None and self._detector_pixel is None:
             raise ValueError(
                 "water= is an attenuation per millimetre, but the size of a pixel is not known. Give pixel_size= in "
