@@ -23,7 +23,7 @@ from lipspline.formats.ismrmrd_header import (
     text_in,
     voxels_of,
 )
-from lipspline.formats.ismrmrd_lines import Lines, across_partitions, across_readout, lines_of, placed
+from lipspline.formats.ismrmrd_lines import CartesianLines, across_partitions, across_readout, lines_of, placed
 from lipspline.formats.kspace import Kspace, LazyKspace, in_pieces, large, transform_partitions, with_mask
 from lipspline.formats.trajectories import NonCartesianKspace, on_trajectory
 from lipspline.formats.validation import FileError, affordable, chosen
@@ -148,7 +148,7 @@ def read(path: str | Path, slices: slice = slice(None), size: int | None = None)
         return _three_dimensional(lines, stored, encoding, slices, known)
 
 
-def _two_dimensional(lines: Lines, stored: Any, encoding: Encoding, known: dict[str, Any]) -> LazyKspace:
+def _two_dimensional(lines: CartesianLines, stored: Any, encoding: Encoding, known: dict[str, Any]) -> LazyKspace:
     """Slices that were measured one by one."""
     if not large(lines.shape):
         layers = range(lines.shape[0])
@@ -159,7 +159,7 @@ def _two_dimensional(lines: Lines, stored: Any, encoding: Encoding, known: dict[
 
 
 def _three_dimensional(
-    lines: Lines, stored: Any, encoding: Encoding, slices: slice, known: dict[str, Any]
+    lines: CartesianLines, stored: Any, encoding: Encoding, slices: slice, known: dict[str, Any]
 ) -> LazyKspace:
     """Slices of k-space `(partitions, C, H, W)` across the direction that is fully measured.
 
@@ -294,7 +294,7 @@ def _check_layers(path: Path, readouts: Readouts, flat: bool) -> None:
 # From readouts to k-space
 
 
-def _lines(path: Path, readouts: Readouts, encoding: Encoding, layer: NDArray, layers: int) -> Lines:
+def _lines(path: Path, readouts: Readouts, encoding: Encoding, layer: NDArray, layers: int) -> CartesianLines:
     """Where readouts lie in Cartesian k-space."""
     rows, columns, _ = encoding.shape
     column = readouts.counter("kspace_encode_step_1") - encoding.middle[0] + columns // 2

@@ -18,7 +18,7 @@ SPAN = ("number_of_samples", "discard_pre", "discard_post", "center_sample")
 """What in the header of a readout says which rows of k-space it fills."""
 
 
-class Lines(NamedTuple):
+class CartesianLines(NamedTuple):
     """Where readouts lie in their file and in k-space."""
 
     path: Path
@@ -78,7 +78,7 @@ def lines_of(
     layer: NDArray[np.int64],
     column: NDArray[np.int64],
     shape: tuple[int, int, int, int],
-) -> Lines:
+) -> CartesianLines:
     """Readouts in their layers and columns of k-space `shape`, if they lie inside, and the file can hold so much.
 
     The middle of a line that was measured backwards is counted by some in the order of time, by others after turning
@@ -91,7 +91,9 @@ def lines_of(
     kinds = np.column_stack([*(heads[name].astype(np.int64) for name in SPAN), turned])
     different, which = np.unique(kinds, axis=0, return_inverse=True)
     spans = np.array([_span(path, shape[3], *kind) for kind in different.tolist()])
-    return Lines(path, shape, numbers, layer, column, heads[SPAN[0]].astype(np.int64), turned, spans[which.reshape(-1)])
+    return CartesianLines(
+        path, shape, numbers, layer, column, heads[SPAN[0]].astype(np.int64), turned, spans[which.reshape(-1)]
+    )
 
 
 def _span(path: Path, rows: int, count: int, pre: int, post: int, middle: int, reverse: int) -> tuple[int, int, int]:
@@ -107,7 +109,7 @@ def _span(path: Path, rows: int, count: int, pre: int, post: int, middle: int, r
     return starts[0], pre, count - post
 
 
-def placed(lines: Lines, stored: Any, layers: range) -> Tensor:
+def placed(lines: CartesianLines, stored: Any, layers: range) -> Tensor:
     """k-space `(n, C, rows, columns)` of some layers; what was measured several times is averaged."""
     data = np.zeros((len(layers), *lines.shape[1:]), np.complex64)
     for some in lines.read(stored, layers):
@@ -116,7 +118,7 @@ def placed(lines: Lines, stored: Any, layers: range) -> Tensor:
     return torch.from_numpy(data / np.maximum(lines.times(layers), 1)[:, None]).mT
 
 
-def across_partitions(lines: Lines, stored: Any, times: NDArray[np.uint16], numbers: range) -> Tensor:
+def across_partitions(lines: CartesianLines, stored: Any, times: NDArray[np.uint16], numbers: range) -> Tensor:
     """Slices `(n, C, rows, columns)` of k-space whose layers are transformed, and all measured."""
     layers, coils, columns, rows = lines.shape
     middle = np.arange(layers) - layers // 2
@@ -130,7 +132,7 @@ def across_partitions(lines: Lines, stored: Any, times: NDArray[np.uint16], numb
     return torch.from_numpy(data).mT
 
 
-def across_readout(lines: Lines, stored: Any, times: NDArray[np.uint16], numbers: range) -> Tensor:
+def across_readout(lines: CartesianLines, stored: Any, times: NDArray[np.uint16], numbers: range) -> Tensor:
     """Slices `(n, C, columns, layers)` of k-space whose rows are transformed, and all measured."""
     layers, coils, columns, _ = lines.shape
     data = np.zeros((len(numbers), coils, columns, layers), np.complex64)
@@ -144,7 +146,7 @@ def across_readout(lines: Lines, stored: Any, times: NDArray[np.uint16], numbers
 
 
 def _whole(
-    lines: Lines, some: list[tuple[int, NDArray[np.complex64]]], times: NDArray[np.uint16]
+    lines: CartesianLines, some: list[tuple[int, NDArray[np.complex64]]], times: NDArray[np.uint16]
 ) -> NDArray[np.complex64]:
     """Readouts on all rows, `(k, C, rows)`, each with its share of the mean of those in its place."""
     found = np.zeros((len(some), lines.shape[1], lines.shape[3]), np.complex64)
