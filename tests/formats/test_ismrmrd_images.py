@@ -12,26 +12,12 @@ import lipspline as ls
 from lipspline.formats import mri
 from lipspline.formats.kspace import Kspace
 from lipspline.operators.mri import centred_ifft
+from sample_files import VOXEL
+from sample_files import write_raw as write
 
 ROWS, COLUMNS, SLICES = 24, 20, 3
-VOXEL = (1.5, 2.0, 4.0)  # mm along rows (readout), columns (phase), slices
 MARKERS = ((5, 14), (17, 3), (9, 8))
 """Row and column of the one bright pixel of each slice."""
-HEADER = """<?xml version="1.0"?>
-<ismrmrdHeader xmlns="http://www.ismrm.org/ISMRMRD">
-  <experimentalConditions><H1resonanceFrequency_Hz>128000000</H1resonanceFrequency_Hz></experimentalConditions>
-  <encoding>
-    <encodedSpace><matrixSize><x>{x}</x><y>{y}</y><z>{z}</z></matrixSize>
-      <fieldOfView_mm><x>{fx}</x><y>{fy}</y><z>{fz}</z></fieldOfView_mm></encodedSpace>
-    <reconSpace><matrixSize><x>{rx}</x><y>{y}</y><z>{z}</z></matrixSize>
-      <fieldOfView_mm><x>{rfx}</x><y>{fy}</y><z>{fz}</z></fieldOfView_mm></reconSpace>
-    <trajectory>cartesian</trajectory>
-    <encodingLimits>
-      <kspace_encoding_step_1><minimum>0</minimum><maximum>{last}</maximum><center>{cy}</center></kspace_encoding_step_1>
-      <kspace_encoding_step_2><minimum>0</minimum><maximum>{lastz}</maximum><center>{cz}</center></kspace_encoding_step_2>
-    </encodingLimits>
-  </encoding>
-</ismrmrdHeader>"""
 
 
 def phantom() -> np.ndarray:
@@ -41,60 +27,6 @@ def phantom() -> np.ndarray:
     for s, (row, column) in enumerate(MARKERS):
         images[s, row, column] = 1
     return images
-
-
-def write(
-    path,
-    images: np.ndarray,
-    directions=((1, 0, 0), (0, 1, 0), (0, 0, 1)),
-    position=(10, -20, 30),
-    *,
-    oversampling: int = 2,
-    first: int = 0,
-    columns: slice = slice(None),
-    depth: bool = False,
-    mask: np.ndarray | None = None,
-):
-    """Raw data of images (S, rows, columns), readouts oversampled.
-
-    Args:
-        directions: of readout, phase encoding and slices, in DICOM's coordinates.
-        position: of the middle of the first slice, or of the volume.
-        first: echoes lack so many of their first samples.
-        columns: which phase encodings are measured.
-        depth: partitions of a volume instead of slices; then `mask (columns, partitions)` may choose some lines.
-    """
-    import ismrmrd
-
-    slices, rows, width = images.shape
-    wide = np.zeros((slices, oversampling * rows, width), np.float32)
-    top = oversampling * rows // 2 - rows // 2
-    wide[:, top : top + rows] = images
-    axes = (0, 1, 2) if depth else (1, 2)
-    kspace = np.fft.fftshift(np.fft.fftn(np.fft.ifftshift(wide, axes=axes), axes=axes, norm="ortho"), axes=axes)
-    samples = wide.shape[1]
-    sizes = {"x": samples, "y": width, "z": slices if depth else 1, "rx": rows}
-    fields = {"fx": samples * VOXEL[0], "rfx": rows * VOXEL[0], "fy": width * VOXEL[1], "fz": VOXEL[2] * sizes["z"]}
-    limits = {"last": width - 1, "cy": width // 2, "lastz": sizes["z"] - 1, "cz": sizes["z"] // 2}
-    text = HEADER.format(**sizes, **fields, **limits)
-    ismrmrd.xsd.CreateFromDocument(text)
-    with ismrmrd.Dataset(str(path), "dataset", mode="w") as dataset:
-        dataset.write_xml_header(text)
-        for s in range(slices):
-            for column in range(width)[columns]:
-                if mask is not None and not mask[column, s]:
-                    continue
-                line = ismrmrd.Acquisition()
-                line.resize(samples - first, 1)
-                line.center_sample = samples // 2 - first
-                line.data[:] = kspace[s, first:, column]
-                line.idx.kspace_encode_step_1 = column
-                line.idx.kspace_encode_step_2, line.idx.slice = (s, 0) if depth else (0, s)
-                line.read_dir[:], line.phase_dir[:], line.slice_dir[:] = directions
-                place = np.array(position) + (0 if depth else s) * VOXEL[2] * np.array(directions[2])
-                line.position[:] = place
-                dataset.append_acquisition(line)
-    return path
 
 
 def images_of(path) -> torch.Tensor:

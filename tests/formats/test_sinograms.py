@@ -175,6 +175,12 @@ def test_odd_matlab_files_are_refused(tmp_path):
     io = pytest.importorskip("scipy.io")
     with pytest.raises(FileError, match="lengths are in 'inch'; only 'mm' is known"):
         read_sinograms(helsinki(tmp_path / "a.mat", distanceUnit="inch"))
+    with pytest.raises(FileError, match=r"distanceSourceDetector = 553.74, but of a fan both must be known"):
+        read_sinograms(helsinki(tmp_path / "a.mat", distanceSourceOrigin=600.0))
+    alone = {"sinogram": np.ones((4, 6)), "parameters": {"distanceSourceOrigin": 410.66}}
+    io.savemat(tmp_path / "a.mat", {"CtDataLimited": alone})
+    with pytest.raises(FileError, match=r"distanceSourceDetector = None, but of a fan both must be known"):
+        read_sinograms(tmp_path / "a.mat")
     io.savemat(tmp_path / "b.mat", {"other": np.ones(3)})
     with pytest.raises(FileError, match="holds other, but no sinogram"):
         read_sinograms(tmp_path / "b.mat")

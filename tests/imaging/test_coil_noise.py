@@ -111,6 +111,24 @@ def test_images_of_whitened_data_are_better_at_the_strength_that_is_automatic():
     assert score("auto") > score("none") + 0.2
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("measured", [False, True])
+def test_the_automatic_strength_of_whitened_data_is_within_a_third_of_a_decibel_of_the_best(measured):
+    kspace, maps, truth = scan(0.01, 128, measured=measured)
+    problem = MeasuredMRI(kspace, maps[None]).problem(0)
+
+    def score(factor: float) -> float:
+        strength = choose("ridge", "auto", "auto", problem, factor)
+        found = solve_problem("ridge", problem, strength.served, strength.weight, Iteration(2e-4, 300))
+        error = problem.image(found.solution.value).abs() * problem.scale - truth
+        return -10 * float(error.square().mean().log10())
+
+    scores = {factor: score(factor) for factor in (0.25, 0.5, 0.71, 1.0, 1.41, 2.0, 4.0)}
+    print(f"\n{ {factor: round(value, 2) for factor, value in scores.items()} } dB")
+    assert max(scores.values()) - scores[1.0] <= 0.3
+    assert max(scores, key=lambda factor: scores[factor]) not in (0.25, 4.0)  # the best is among those tried
+
+
 def test_virtual_coils_keep_what_the_coils_span():
     """Eight coils that are combinations of three are the three."""
     maps = simulated_maps(3, SHAPE)

@@ -457,3 +457,29 @@ def test_few_projections_are_said_with_the_numbers_of_measurements_and_pixels():
     notes = MeasuredCT(Sinograms(torch.ones(1, 4, 64))).notes
     assert notes[0].startswith("4 projections are few: 256 numbers were measured for 3,217 pixels")
     assert SimulatedCT(Volume(IMAGES), 180, 40).notes == ()
+
+
+def test_counts_without_a_flat_field_are_not_taken_for_line_integrals():
+    counts = torch.randint(500, 900, (2, 20, 24), generator=torch.Generator().manual_seed(0)).float()
+    with pytest.raises(ValueError, match=r"Slice 3 holds whole numbers up to 89\d, which are counts rather than line"):
+        MeasuredCT(Sinograms(counts), Scanner(), 2).problem(1)
+    MeasuredCT(Sinograms(counts + 0.5), Scanner()).problem(1)
+    MeasuredCT(Sinograms(torch.randint(0, 20, (1, 20, 24)).float()), Scanner()).problem(0)
+
+
+def test_angles_that_nobody_names_are_said_to_be_guessed():
+    data = torch.rand(1, 20, 24)
+    assert "20 angles taken to be evenly spread over 180 degrees, 24" in MeasuredCT(Sinograms(data), Scanner()).summary
+    fan = Scanner(source_origin=100, source_detector=150, pixel_size=0.2)
+    assert "over 360 degrees" in MeasuredCT(Sinograms(data), fan).summary
+    for found, scanner in (
+        (Sinograms(data, torch.linspace(0, 3, 20)), Scanner()),
+        (Sinograms(data), Scanner(arc=180)),
+        (Sinograms(data), Scanner(angles=20)),
+    ):
+        assert "20 angles, 24 detectors" in MeasuredCT(found, scanner).summary
+
+
+def test_a_curved_detector_without_a_fan_is_refused():
+    with pytest.raises(ValueError, match="detector= is for fans"):
+        MeasuredCT(Sinograms(torch.rand(1, 20, 24)), Scanner(detector="curved"))

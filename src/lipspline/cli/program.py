@@ -129,7 +129,7 @@ def main() -> None:
         if os.environ.get("LIPSPLINE_DEBUG"):
             raise
         hint = " (lipspline inspect FILE says what a file is.)" if _is_about_data(error) else ""
-        sentence = f"lipspline: {translated(_sentence(error))}{hint}"
+        sentence = f"lipspline: {translated(sentence_of(error))}{hint}"
         err.print(sentence, style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
     except (KeyboardInterrupt, SystemExit) as stop:
@@ -139,13 +139,13 @@ def main() -> None:
         sys.exit(INTERRUPTED)
 
 
-def _sentence(error: Exception) -> str:
+def sentence_of(error: Exception) -> str:
     """What went wrong; errors of the system without their numbers.
 
     Example:
-        >>> _sentence(OSError(13, "Permission denied", "a.npy"))
+        >>> sentence_of(OSError(13, "Permission denied", "a.npy"))
         'a.npy: permission denied.'
-        >>> _sentence(OSError(errno.ENOSPC, "No space left on device"))
+        >>> sentence_of(OSError(errno.ENOSPC, "No space left on device"))
         'No space is left on the disk. Make room and give the same command again: it goes on where it was.'
     """
     if not isinstance(error, OSError) or not error.strerror:

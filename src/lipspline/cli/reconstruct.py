@@ -5,6 +5,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -28,6 +29,7 @@ from lipspline.cli.program import (
     start,
     warn,
 )
+from lipspline.cli.several import each
 from lipspline.formats.output import Output, writer
 from lipspline.imaging.cache import Slice
 from lipspline.imaging.coils import Phase, Unknown, Whiten
@@ -122,9 +124,8 @@ def mri(
 ) -> None:
     """Reconstruct MRI slices from k-space, or from simulated k-space.
 
-    IN: fastMRI or ISMRMRD HDF5, BART .cfl, Siemens .dat, npy, npz.
-
-    --mask or --acceleration thin out what was measured, and the result is compared with what all of it gives.
+    IN: fastMRI or ISMRMRD HDF5, BART .cfl, Siemens .dat, npy, npz; or a folder of such files, or a pattern in quotes,
+    such as 'knees/*.h5', and OUT 'images/*.nii.gz'. --mask and --acceleration thin out k-space; all of it is the truth.
     """
     start(seed, threads, device)
     request = Request(
@@ -158,7 +159,7 @@ def mri(
         contraction=contraction,
         compare=tuple(filter(None, compare.split(","))),
     )
-    _fulfil(request, Output(output, page=report), force, json)
+    each(request, output, partial(_fulfil, report=report, force=force, json=json), force=force, as_json=json)
 
 
 @app.command()
@@ -249,11 +250,12 @@ def ct(
         contraction=contraction,
         compare=tuple(filter(None, compare.split(","))),
     )
-    _fulfil(request, Output(output, page=report), force, json)
+    _fulfil(request, output, report=report, force=force, json=json)
 
 
-def _fulfil(request: Request, output: Output, force: bool, json: bool) -> None:
+def _fulfil(request: Request, target: Path, *, report: bool, force: bool, json: bool) -> None:
     """What both commands do with a request: the first process holds the output, all share the slices."""
+    output = Output(target, page=report)
     keep_memory()
     with (
         ranks.session(),

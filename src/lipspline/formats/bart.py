@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lipspline.formats.kspace import CONCENTRATED, Kspace, low_energy, with_mask
+from lipspline.formats.kspace import (
+    CONCENTRATED,
+    Kspace,
+    LazyKspace,
+    energy_of,
+    in_pieces,
+    large,
+    low_energy,
+    with_mask,
+)
 from lipspline.formats.validation import FileError, affordable, chosen, existing, reading
 
 ENDINGS = (".cfl", ".hdr")
@@ -31,32 +41,38 @@ def pair(path: str | Path) -> tuple[Path, Path] | None:
     return (header, values) if path.name and values.is_file() and not path.exists() else None
 
 
-def read(path: str | Path, slices: slice = slice(None)) -> Kspace:
+def read(path: str | Path, slices: slice = slice(None)) -> LazyKspace:
     """Read k-space: readout, phase, partition, coil and slice are dimensions 0, 1, 2, 3 and 13, as BART has them.
 
     A first dimension of size 1 means that the readout was transformed already: dimensions 1 and 2 are then the rows and
     columns of k-space. In three dimensions a direction that is fully measured is transformed, the partitions if they
-    are, else the readout, and its positions are what `slices` counts; one coil is held in memory at a time.
+    are, else the readout, and its positions are what `slices` counts; one coil is held in memory at a time. Slices that
+    are too much for memory are read piece by piece.
     """
     stored = _opened(Path(path))
     path, sizes = stored.path, stored.sizes
-    if sizes[READ] == 1 or sizes[PARTITION] == 1:
-        numbers = chosen(path, sizes[SLICE], slices)
-        affordable(path, (len(numbers), *sizes[:4]), 8)
-        data = stored.planes(numbers)
-        data, mask = with_mask(data, None, path)
-        _check_kspace(path, data)
-        return Kspace(data, mask)
-    if sizes[SLICE] > 1:
-        raise FileError(f"{path} has {sizes[SLICE]} slices of {sizes[PARTITION]} partitions; give one of the two.")
-    return _three_dimensional(stored, slices)
+    if sizes[READ] > 1 and sizes[PARTITION] > 1:
+        if sizes[SLICE] > 1:
+            raise FileError(f"{path} has {sizes[SLICE]} slices of {sizes[PARTITION]} partitions; give one of the two.")
+        return _three_dimensional(stored, slices)
+    numbers = chosen(path, sizes[SLICE], slices)
+    plane = sizes[1:3] if sizes[READ] == 1 and sizes[PARTITION] > 1 else sizes[:2]
+    shape = (len(numbers), sizes[COIL], *plane)
+    if large(shape):
+        check = partial(_check_kspace, path)
+        return LazyKspace(
+            *in_pieces(shape, lambda few: stored.planes(numbers[few.start : few.stop]), path, check=check)
+        )
+    data, mask = with_mask(stored.planes(numbers), None, path)
+    _check_kspace(path, energy_of(data))
+    return Kspace(data, mask)
 
 
-def _three_dimensional(stored: "Pair", slices: slice) -> Kspace:
+def _three_dimensional(stored: "Pair", slices: slice) -> LazyKspace:
     """Slices across the direction that is fully measured."""
-    path, (rows, columns, partitions) = stored.path, stored.sizes[:3]
+    path, (rows, columns, partitions), coils = stored.path, stored.sizes[:3], stored.sizes[COIL]
     points = torch.zeros(rows, columns, partitions, dtype=torch.bool)
-    for coil in range(stored.sizes[COIL]):
+    for coil in range(coils):
         points |= stored.volume(coil) != 0
     if not points.any():
         raise FileError(f"The k-space in {path} is zero everywhere: nothing was measured.")
@@ -65,16 +81,21 @@ def _three_dimensional(stored: "Pair", slices: slice) -> Kspace:
         raise FileError(
             f"{path} is measured in part along its readout and along its partitions; one of the two must be complete."
         )
-    numbers = chosen(path, points.shape[axis], slices)
-    affordable(path, (len(numbers), stored.sizes[COIL], points.numel() // points.shape[axis]), 8)
-    coils = []
-    for coil in range(stored.sizes[COIL]):
-        lines = torch.fft.ifft(torch.fft.ifftshift(stored.volume(coil), dim=axis), dim=axis, norm="ortho")
-        part = torch.fft.fftshift(lines, dim=axis).movedim(axis, 0)[numbers.start : numbers.stop]
-        coils.append(part * points.any(dim=axis))
-    data, mask = with_mask(torch.stack(coils, dim=1), points.any(dim=axis), path)
+    mask, numbers = points.any(dim=axis), chosen(path, points.shape[axis], slices)
+
+    def load(few: range) -> Tensor:
+        parts = []
+        for coil in range(coils):
+            lines = torch.fft.ifft(torch.fft.ifftshift(stored.volume(coil), dim=axis), dim=axis, norm="ortho")
+            part = torch.fft.fftshift(lines, dim=axis).movedim(axis, 0)
+            parts.append(part[numbers[few.start] : numbers[few.stop - 1] + 1] * mask)
+        return torch.stack(parts, dim=1)
+
     notes = ("transformed along the readout, two directions of phase encoding",) if axis == 0 else ()
-    return Kspace(data, mask, notes=notes)
+    shape = (len(numbers), coils, *mask.shape)
+    if not large(shape):
+        return Kspace(*with_mask(load(range(len(numbers))), mask, path), notes=notes)
+    return LazyKspace(*in_pieces(shape, load, path, mask, costly=True), notes=notes)
 
 
 def read_maps(path: str | Path) -> Tensor:
@@ -166,12 +187,12 @@ def _opened(path: Path, also: tuple[int, ...] = ()) -> Pair:
     return Pair(path, sizes, mapped)
 
 
-def _check_kspace(path: Path, data: Tensor) -> None:
-    """Refuse images: the energy of k-space lies in the middle, where the frequencies are low, and theirs does not.
+def _check_kspace(path: Path, energy: Tensor) -> None:
+    """Refuse images: the energy `(H, W)` of k-space lies in the middle, at low frequencies, and theirs does not.
 
     The format tells neither, so this is the only way not to take one for the other.
     """
-    found = low_energy(data)
+    found = low_energy(energy)
     if found is not None and found[0] < CONCENTRATED * found[1]:
         raise FileError(
             f"{path} does not look like k-space: {100 * found[0]:.2g} % of its energy lies at low frequencies, in the "

@@ -1,6 +1,8 @@
 """Raw data in ISMRMRD files: readouts, told apart by their flags and sorted into Cartesian k-space."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -21,13 +23,13 @@ from lipspline.formats.ismrmrd_header import (
     text_in,
     voxels_of,
 )
-from lipspline.formats.kspace import Kspace, transform_partitions, with_mask
+from lipspline.formats.ismrmrd_lines import CartesianLines, across_partitions, across_readout, lines_of, placed
+from lipspline.formats.kspace import Kspace, LazyKspace, in_pieces, large, transform_partitions, with_mask
 from lipspline.formats.trajectories import NonCartesianKspace, on_trajectory
 from lipspline.formats.validation import FileError, affordable, chosen
 from lipspline.formats.volume import shifted
 
 GROUP = "dataset"
-AT_ONCE = 256  # readouts
 NOISE = "ACQ_IS_NOISE_MEASUREMENT"
 NOISE_SAMPLES = 20  # for each coil, that a covariance needs
 NOT_IMAGING = {
@@ -86,7 +88,7 @@ def holds_readouts(file: Any) -> bool:
     return isinstance(link, h5py.HardLink) and isinstance(file[GROUP], h5py.Group) and "data" in file[GROUP]
 
 
-def read(path: str | Path, slices: slice = slice(None), size: int | None = None) -> Kspace | NonCartesianKspace:
+def read(path: str | Path, slices: slice = slice(None), size: int | None = None) -> LazyKspace | NonCartesianKspace:
     """Read k-space in two or three dimensions, Cartesian or on a trajectory.
 
     The image is made of the readouts of the first encoding that has some; embedded calibration lines belong to it,
@@ -140,42 +142,69 @@ def read(path: str | Path, slices: slice = slice(None), size: int | None = None)
                 found = replace(found, data=moved[numbers.start : numbers.stop])
                 known["affine"] = shifted(affine, depth=numbers.start)
             return replace(found, **{**known, "notes": (*notes, *found.notes)})
-        data, points = _sorted(path, stored, readouts, encoding, layer, layers)
-    if not torch.isfinite(data).all():
-        raise FileError(f"{path} has NaN or infinite values.")
-    if not flat:
-        return _three_dimensional(path, data, points, encoding, slices, known)
-    data, mask = with_mask(data, points, path)
-    return Kspace(data, mask, crop=encoding.crop, **known)
+        lines = _lines(path, readouts, encoding, layer, layers)
+        if flat:
+            return _two_dimensional(lines, stored, encoding, known)
+        return _three_dimensional(lines, stored, encoding, slices, known)
+
+
+def _two_dimensional(lines: CartesianLines, stored: Any, encoding: Encoding, known: dict[str, Any]) -> LazyKspace:
+    """Slices that were measured one by one."""
+    if not large(lines.shape):
+        layers = range(lines.shape[0])
+        points = torch.from_numpy(lines.times(layers) > 0).mT
+        return Kspace(*with_mask(placed(lines, stored, layers), points, lines.path), crop=encoding.crop, **known)
+    load = partial(_again, lines.path, partial(placed, lines))
+    return LazyKspace(*in_pieces(_transposed(lines.shape), load, lines.path), crop=encoding.crop, **known)
 
 
 def _three_dimensional(
-    path: Path, data: Tensor, points: Tensor, encoding: Encoding, slices: slice, known: dict[str, Any]
-) -> Kspace:
+    lines: CartesianLines, stored: Any, encoding: Encoding, slices: slice, known: dict[str, Any]
+) -> LazyKspace:
     """Slices of k-space `(partitions, C, H, W)` across the direction that is fully measured.
 
     Across the readout they are rows of the image: its columns are partitions, and its rows phase encodings.
     """
-    affine = known["affine"]
+    path, everything, affine = lines.path, range(lines.shape[0]), known["affine"]
+    times = lines.times(everything)
+    points = torch.from_numpy(times > 0).mT
     if (points == points.any(dim=0)).all():
-        numbers = chosen(path, len(data), slices)
-        moved = transform_partitions(data, path, points)[numbers.start : numbers.stop]
-        data, mask = with_mask(moved, points[:1].expand(len(numbers), -1, -1), path)
-        return Kspace(data, mask, crop=encoding.crop, **{**known, "affine": shifted(affine, depth=numbers.start)})
-    if not (points == points.any(dim=1, keepdim=True)).all():
+        numbers, first, mask = chosen(path, len(points), slices), 0, points[0]
+        across, turned = across_partitions, (0, 1, 2, 3)
+        known, crop = {**known, "affine": shifted(affine, depth=numbers.start)}, encoding.crop
+    elif (points == points.any(dim=1, keepdim=True)).all():
+        numbers, first = chosen(path, encoding.crop[0], slices), encoding.shape[0] // 2 - encoding.crop[0] // 2
+        mask, across, turned = points[:, 0].T, across_readout, (2, 1, 3, 0)  # readout, coil, phase, partition
+        place = shifted(affine, row=numbers.start, depth=encoding.shape[2] // 2 - encoding.depth // 2)
+        place = None if place is None else place[:, [2, 0, 1, 3]]  # columns, rows, slices: partition, phase, readout
+        notes = (*known["notes"], "transformed along the readout, two directions of phase encoding")
+        known, crop = {**known, "affine": place, "notes": notes}, (encoding.crop[1], encoding.depth)
+    else:
         raise FileError(
             f"{path} is undersampled along its partitions, and its readouts are not complete; one of the two must be."
         )
-    rows, first = encoding.crop[0], encoding.shape[0] // 2 - encoding.crop[0] // 2
-    numbers = chosen(path, rows, slices)
-    turned, kept = data.permute(2, 1, 3, 0), points.permute(1, 2, 0)  # readout, coil, phase, partition
-    moved = transform_partitions(turned, path, kept)[first + numbers.start : first + numbers.stop]
-    data, mask = with_mask(moved, kept[:1].expand(len(numbers), -1, -1), path)
-    notes = (*known["notes"], "transformed along the readout, two directions of phase encoding")
-    crop = (encoding.crop[1], encoding.depth)
-    place = shifted(affine, row=numbers.start, depth=encoding.shape[2] // 2 - encoding.depth // 2)
-    place = None if place is None else place[:, [2, 0, 1, 3]]  # columns, rows and slices are partition, phase, readout
-    return Kspace(data, mask, crop=crop, **{**known, "affine": place, "notes": notes})
+    wanted = range(first + numbers.start, first + numbers.stop)
+    if not large(lines.shape):
+        data, kept = placed(lines, stored, everything).permute(turned), points[:, None].permute(turned)[:, 0]
+        moved = transform_partitions(data, path, kept)[wanted.start : wanted.stop]
+        return Kspace(*with_mask(moved, mask, path), crop=crop, **known)
+
+    def load(few: range) -> Tensor:
+        return _again(path, lambda again, some: across(lines, again, times, some), wanted[few.start : few.stop])
+
+    shape = (len(wanted), lines.shape[1], *mask.shape)
+    return LazyKspace(*in_pieces(shape, load, path, mask, costly=True), crop=crop, **known)
+
+
+def _again(path: Path, make: Callable[[Any, range], Tensor], some: range) -> Tensor:
+    """What is made of readouts, with their file opened again."""
+    with hdf5.opened(path) as file:
+        return make(hdf5.array(hdf5.member(file, GROUP), "data"), some)
+
+
+def _transposed(shape: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+    layers, coils, columns, rows = shape
+    return layers, coils, rows, columns
 
 
 # Which readouts make the image
@@ -265,27 +294,12 @@ def _check_layers(path: Path, readouts: Readouts, flat: bool) -> None:
 # From readouts to k-space
 
 
-def _sorted(
-    path: Path, stored: Any, readouts: Readouts, encoding: Encoding, layer: NDArray, layers: int
-) -> tuple[Tensor, Tensor]:
-    """k-space `(layers, C, H, W)` of readouts in their layers and columns, and which of its points were measured."""
+def _lines(path: Path, readouts: Readouts, encoding: Encoding, layer: NDArray, layers: int) -> CartesianLines:
+    """Where readouts lie in Cartesian k-space."""
     rows, columns, _ = encoding.shape
-    coils = int(readouts.heads["active_channels"].max(initial=0))
-    affordable(path, (layers, coils, rows, columns), 8, "k-space")
     column = readouts.counter("kspace_encode_step_1") - encoding.middle[0] + columns // 2
-    if not ((column >= 0) & (column < columns) & (layer >= 0) & (layer < layers)).all():
-        raise FileError(f"{path} has readouts outside the {rows} x {columns} points that its header announces.")
-    data, times = (np.zeros((layers, n, columns, rows), kind) for n, kind in ((coils, np.complex64), (1, np.float32)))
-    place = {int(number): i for i, number in enumerate(readouts.numbers)}
-    turned = readouts.flagged("ACQ_IS_REVERSE")
-    for first in range(0, stored.shape[0], AT_ONCE):
-        for number, samples in enumerate(stored.fields("data")[first : first + AT_ONCE], first):
-            if (i := place.get(number)) is not None:
-                start, values = _samples(path, readouts.heads[i], samples, rows, bool(turned[i]))
-                part = slice(start, start + values.shape[1])
-                data[layer[i], :, column[i], part] += values
-                times[layer[i], 0, column[i], part] += 1
-    return torch.from_numpy(data / np.maximum(times, 1)).mT, torch.from_numpy(times[:, 0] > 0).mT
+    shape = (layers, int(readouts.heads["active_channels"].max(initial=0)), columns, rows)
+    return lines_of(path, readouts.numbers, readouts.heads, readouts.flagged("ACQ_IS_REVERSE"), layer, column, shape)
 
 
 def _on_trajectory(
@@ -325,31 +339,6 @@ def _on_trajectory(
         raise FileError(f"{path} has another trajectory in each partition; all must share one.")
     note = (f"{encoding.trajectory} trajectory, {int(lines[0])} readouts",)
     return replace(found, crop=None if size else encoding.crop, notes=(*note, *found.notes))
-
-
-def _samples(
-    path: Path, head: Any, samples: NDArray[Any], rows: int, reverse: bool
-) -> tuple[int, NDArray[np.complex64]]:
-    """The row where a readout begins, and its values `(C, samples)`.
-
-    The middle of a line that was measured backwards is counted by some in the order of time, by others after turning
-    it; where both would fit, the line is refused.
-    """
-    coils, count = int(head["active_channels"]), int(head["number_of_samples"])
-    if len(samples) != 2 * coils * count:
-        raise FileError(f"{path} has a readout of {len(samples)} numbers, not of 2 x {coils} x {count}.")
-    pre, post, middle = (int(head[name]) for name in ("discard_pre", "discard_post", "center_sample"))
-    values = np.ascontiguousarray(samples, np.float32).view(np.complex64).reshape(coils, count)
-    middles = {middle}
-    if reverse:
-        values, pre, post, middles = values[:, ::-1], post, pre, {middle, count - 1 - middle}
-    values = values[:, pre : count - post]
-    starts = [start for one in middles if 0 <= (start := rows // 2 - one + pre) <= rows - values.shape[1]]
-    if not starts or not values.shape[1]:
-        raise FileError(f"{path} has a readout of {count} samples that does not fit the {rows} rows of k-space.")
-    if len(starts) > 1:
-        raise FileError(f"{path} has reversed readouts of {count} samples whose middle is not clear; turn them.")
-    return starts[0], values
 
 
 def _noise(stored: Any, scans: Readouts, readouts: Readouts) -> Tensor | None:

@@ -1,27 +1,38 @@
 """Measured k-space in one convention, whatever file it came from."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from lipspline.formats.validation import FileError
+from lipspline.formats.validation import FileError, affordable
+from lipspline.formats.volume import Stack
 
+AT_ONCE = 2**26
+"""Numbers of k-space that are held in memory together; more are read piece by piece."""
+SPARSEST = 256
+"""Bytes of k-space for each byte that its file takes on the disk, at most: undersampling explains no more."""
 LOW = 8  # the part of k-space that is looked at for its energy is one in so many, along each direction
 CONCENTRATED = 4.0
 """Energy at low frequencies, at least, over what would lie there if it were spread evenly, and over that elsewhere."""
 
 
 @dataclass(frozen=True)
-class Kspace:
-    """Cartesian k-space of a stack of slices: frequency zero in the middle, zero where nothing was measured."""
+class LazyKspace:
+    """Cartesian k-space of a stack of slices: frequency zero in the middle, zero where nothing was measured.
 
-    data: Tensor
+    What is larger than memory should hold is read when it is asked for.
+    """
+
+    data: Tensor | Stack
     """Complex `(S, C, H, W)`; one coil is C = 1. Readout runs along H, phase encoding along W."""
     mask: Tensor
     """Bool, what was measured: `(W,)`, or `(H, W)` where columns are measured in part, if it is the same in all slices;
     `(S, 1, W)` or `(S, H, W)` if each slice has its own."""
-    maps: Tensor | None = None
+    maps: Tensor | Stack | None = None
     """Coil sensitivities `(S, C, H, W)`, if the file has some."""
     reference: Tensor | None = None
     """Real images `(S, h, w)` that the file gives as the truth."""
@@ -47,6 +58,14 @@ class Kspace:
             return self.mask
         mask = self.mask[number]
         return mask[0] if (mask == mask[0]).all() else mask
+
+
+@dataclass(frozen=True)
+class Kspace(LazyKspace):
+    """k-space that is all in memory."""
+
+    data: Tensor
+    maps: Tensor | None = None
 
 
 def compact(points: Tensor) -> Tensor:
@@ -83,25 +102,97 @@ def with_mask(data: Tensor, mask: Tensor | None, source: object) -> tuple[Tensor
         data: `(S, C, H, W)`.
         mask: `(W,)` or `(H, W)` for all slices, `(S, 1, W)` or `(S, H, W)` for each; all that is not zero if None.
     """
+    check_mask(data.shape, mask, source)
     found = (data != 0).any(dim=1)
-    if not found.any():
-        raise FileError(f"The k-space in {source} is zero everywhere: nothing was measured.")
+    _refuse_nothing(bool(found.any()), source)
     if mask is not None:
-        slices, _, height, width = data.shape
-        if tuple(mask.shape) not in ((width,), (height, width), (slices, 1, width), (slices, height, width)):
-            raise FileError(
-                f"The mask {tuple(mask.shape)} does not fit the k-space in {source}: slices of {height} x {width}."
-            )
         found = found & mask
-        if not found.any():
-            raise FileError(f"The k-space in {source} is zero everywhere on its mask.")
+        _refuse_nothing(bool(found.any()), source, " on its mask")
         data = data * found.unsqueeze(1)
     _check_coils(data, found, source)
     refuse_uncentred(data, source)
     return data, compact(found)
 
 
-def _check_coils(data: Tensor, points: Tensor, source: object) -> None:
+def large(shape: tuple[int, ...]) -> bool:
+    """Whether k-space of this shape is too large to be held in memory."""
+    return prod(shape) > AT_ONCE
+
+
+def check_claim(source: Path, shape: tuple[int, ...]) -> None:
+    """Refuse a file that claims more k-space `(S, C, H, W)` than it can hold, or slices too large for memory."""
+    if 8 * prod(shape) > SPARSEST * 512 * source.stat().st_blocks:
+        affordable(source, shape, 8, "k-space")
+    affordable(source, shape[1:], 8, "k-space of a slice")
+
+
+def in_pieces(
+    shape: tuple[int, ...],
+    load: Callable[[range], Tensor],
+    source: Path,
+    mask: Tensor | None = None,
+    *,
+    costly: bool = False,
+    check: Callable[[Tensor], None] = lambda _: None,
+) -> tuple[Stack, Tensor]:
+    """What `with_mask` gives of k-space that is read some slices at a time, because it is too large for memory.
+
+    All of it is read once to be checked, so that what is wrong with the last slice is said before the first is solved.
+
+    Args:
+        shape: of the whole, `(S, C, H, W)`.
+        load: reads the slices of some numbers, `(n, C, H, W)`.
+        source: the file that holds the numbers; one that claims much more than it can hold is refused.
+        costly: whether reading a few slices takes as long as reading many; then more are read together.
+        check: refuses what is no k-space by its energy `(H, W)`.
+    """
+    check_claim(source, shape)
+    check_mask(shape, mask, source)
+    count, (height, width) = shape[0], shape[-2:]
+    few = max(1, AT_ONCE // ((1 if costly else 4) * prod(shape[1:])))
+
+    def masked(numbers: range) -> Tensor:
+        data = load(numbers)
+        return data if mask is None else data * _part(mask, numbers).unsqueeze(-3)
+
+    energy, kept = torch.zeros(height, width, dtype=torch.float64), list[Tensor]()
+    for first in range(0, count, few):
+        data = masked(range(first, min(first + few, count)))
+        found = (data != 0).any(dim=1)
+        _check_coils(data, found, source, first)
+        energy += energy_of(data)
+        columns = found.any(dim=1, keepdim=True)
+        kept.append(columns if (found == columns).all() else found)
+    _refuse_nothing(bool(energy.any()), source, "" if mask is None else " on its mask")
+    _refuse_uncentred(energy, source)
+    check(energy)
+    tall = max(part.shape[1] for part in kept)
+    points = compact(torch.cat([part.expand(-1, tall, -1) for part in kept]))
+    return Stack(shape, masked, few), points
+
+
+def check_mask(shape: tuple[int, ...], mask: Tensor | None, source: object) -> None:
+    """Refuse a mask that does not fit k-space `(S, C, H, W)`."""
+    slices, _, height, width = shape
+    fitting = ((width,), (height, width), (slices, 1, width), (slices, height, width))
+    if mask is not None and tuple(mask.shape) not in fitting:
+        raise FileError(
+            f"The mask {tuple(mask.shape)} does not fit the k-space in {source}: slices of {height} x {width}."
+        )
+
+
+def _part(mask: Tensor, numbers: range) -> Tensor:
+    """The mask of some slices, `(n, 1 or H, W)`, or of all of them."""
+    return mask[numbers.start : numbers.stop] if mask.ndim == 3 else torch.atleast_2d(mask)[None]
+
+
+def _refuse_nothing(anything: bool, source: object, where: str = "") -> None:
+    if not anything:
+        measured = "" if where else ": nothing was measured"
+        raise FileError(f"The k-space in {source} is zero everywhere{where}{measured}.")
+
+
+def _check_coils(data: Tensor, points: Tensor, source: object, first: int = 0) -> None:
     """Refuse readouts that one coil lacks and others have: they would count as measured zeros.
 
     A coil that has nothing at all in a slice was switched off there, which does no harm.
@@ -112,21 +203,25 @@ def _check_coils(data: Tensor, points: Tensor, source: object) -> None:
         number, coil, _ = lacking.nonzero()[0].tolist()
         raise FileError(
             f"The k-space in {source} lacks {int(lacking[number, coil].sum())} column(s) in coil {coil} of slice "
-            f"{number} that other coils have; all coils must measure the same points. Leave the coil out."
+            f"{first + number} that other coils have; all coils must measure the same points. Leave the coil out."
         )
 
 
-def low_energy(data: Tensor, first: tuple[int, ...] = ()) -> tuple[float, float] | None:
-    """The share of the energy of k-space `(S, C, H, W)` that lies at low frequencies, and of points; None if too small.
+def energy_of(data: Tensor) -> Tensor:
+    """The energy `(H, W)` of k-space `(S, C, H, W)`, of all slices and coils together."""
+    return data.abs().double().square().sum(dim=(0, 1))
+
+
+def low_energy(energy: Tensor, first: tuple[int, ...] = ()) -> tuple[float, float] | None:
+    """The share of the energy `(H, W)` of k-space that lies at low frequencies, and of points; None if too small.
 
     Args:
         first: dimensions along which frequency zero is taken to come first; in the middle along the others.
     """
-    height, width = data.shape[-2:]
+    height, width = energy.shape
     h, w = (max(3, n // LOW) for n in (height, width))
     if h >= height or w >= width:
         return None
-    energy = data.abs().double().square().sum(dim=(0, 1))
     energy = torch.fft.fftshift(energy, dim=first) if first else energy
     top, left = height // 2 - h // 2, width // 2 - w // 2
     return float(energy[top : top + h, left : left + w].sum() / energy.sum()), h * w / (height * width)
@@ -142,11 +237,15 @@ def refuse_uncentred(data: Tensor, source: object) -> None:
         its rows and columns: 100 % of its energy lies there. Shift it with numpy.fft.fftshift(kspace, axes=(-2, -1)),
         and its mask likewise.
     """
-    middle = low_energy(data)
+    _refuse_uncentred(energy_of(data), source)
+
+
+def _refuse_uncentred(energy: Tensor, source: object) -> None:
+    middle = low_energy(energy)
     if middle is None:
         return
     places = {(-2, -1): "rows and columns", (-2,): "rows", (-1,): "columns"}
-    shares = {first: found[0] for first in places if (found := low_energy(data, first)) is not None}
+    shares = {first: found[0] for first in places if (found := low_energy(energy, first)) is not None}
     first = max(shares, key=lambda dims: shares[dims])
     if shares[first] > CONCENTRATED * max(*middle):
         raise FileError(

@@ -5,17 +5,30 @@ from pathlib import Path
 from torch import Tensor
 
 from lipspline.formats import arrays, bart, dicom, fastmri, hdf5, ismrmrd, nifti, pictures, siemens
-from lipspline.formats.kspace import Kspace
+from lipspline.formats.kspace import Kspace, LazyKspace
 from lipspline.formats.trajectories import NonCartesianKspace, read_samples, read_trajectory
 from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume
 
-__all__ = ["Kspace", "NonCartesianKspace", "Volume", "read", "read_maps", "read_mask", "read_scan", "read_trajectory"]
+__all__ = [
+    "Kspace",
+    "LazyKspace",
+    "NonCartesianKspace",
+    "Volume",
+    "read",
+    "read_maps",
+    "read_mask",
+    "read_scan",
+    "read_trajectory",
+]
 
 
 def read(path: str | Path, slices: slice = slice(None)) -> Kspace | Volume:
-    """Read Cartesian k-space or images, as `read_scan` does; trajectories are refused."""
+    """Read Cartesian k-space or images, as `read_scan` does, into memory; trajectories are refused."""
     found = read_scan(path, slices)
+    if isinstance(found, LazyKspace) and not isinstance(found, Kspace):
+        shape = " x ".join(map(str, found.data.shape))
+        raise FileError(f"{path} holds k-space of {shape} values, too much to be held in memory; choose fewer slices.")
     if isinstance(found, NonCartesianKspace):
         raise FileError(f"{path} was measured on a trajectory; only Cartesian k-space can be used here.")
     return found
@@ -23,8 +36,10 @@ def read(path: str | Path, slices: slice = slice(None)) -> Kspace | Volume:
 
 def read_scan(
     path: str | Path, slices: slice = slice(None), *, trajectory: Tensor | None = None, size: int | None = None
-) -> Kspace | NonCartesianKspace | Volume:
+) -> LazyKspace | NonCartesianKspace | Volume:
     """Read k-space, Cartesian or on a trajectory, or images; the content of the file decides, its name the format.
+
+    Cartesian k-space of HDF5, npy and BART files that is too large for memory is read piece by piece.
 
     k-space: fastMRI and ISMRMRD HDF5, BART's .cfl/.hdr, Siemens .dat, npy and npz with complex numbers, a folder
     with `y.pt`.
@@ -103,7 +118,7 @@ def _has_trajectory(path: Path) -> bool:
         return container.find("trajectory", "traj") is not None
 
 
-def _read_hdf5(path: Path, slices: slice, size: int | None) -> Kspace | NonCartesianKspace | Volume:
+def _read_hdf5(path: Path, slices: slice, size: int | None) -> LazyKspace | NonCartesianKspace | Volume:
     with hdf5.opened(path) as file:
         raw = ismrmrd.holds_readouts(file)
     return ismrmrd.read(path, slices, size) if raw else fastmri.read_hdf5(path, slices)

@@ -300,11 +300,12 @@ def _matlab(path: Path, slices: slice) -> Sinograms:
         raise FileError(
             f"{path}: the sinogram has shape {tuple(data.shape)}, or NaN; it should be (angles, detectors)."
         )
-    if lengths["source_origin"] is None or lengths["source_detector"] is None:
-        lengths["source_origin"] = lengths["source_detector"] = None
     numbers = chosen(path, len(data), slices)
     radians = None if degrees is None else degrees * (pi / 180)
     near, far, pixel = lengths.values()
+    if (near is None) != (far is None) or (near or 0.0) > (far or 0.0):
+        said = " and ".join(f"{name[0]} = {lengths[key]}" for key, name in HELSINKI.items() if "source" in key)
+        raise FileError(f"{path} has {said}, but of a fan both must be known, and the detector lies behind the axis.")
     chosen_data = data[numbers.start : numbers.stop]
     return Sinograms(chosen_data, radians, source_origin=near, source_detector=far, pixel=pixel)
 

@@ -36,6 +36,10 @@ class Stack:
         """How many numbers there are in all."""
         return self.shape.numel()
 
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> "Stack":
+        """The same arrays, changed when they are read."""
+        return Stack(self.shape, lambda numbers: change(self._load(numbers)), self._at_once)
+
     def __getitem__(self, i: int) -> Tensor:
         if not 0 <= i < len(self):
             raise IndexError(f"There are {len(self)} images, but number {i} is asked for.")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lipspline._infra import checks
+from lipspline.formats.volume import Stack
 from lipspline.imaging.coil_noise import Mixing, noise_covariance, virtual_coils, whitening
 from lipspline.operators import LinearOperator, MultiCoilMRI, NonCartesianMRI, SoftSenseMRI, espirit, espirit_sets
 from lipspline.operators._espirit import UNCROPPED, calibration_region, region_images
@@ -89,7 +90,7 @@ def coil_mixing(
     return fewer if found is None else found.then(fewer)
 
 
-def given_maps(coils: Coils | Tensor, stored: Tensor | None, i: int) -> Tensor | None:
+def given_maps(coils: Coils | Tensor, stored: Tensor | Stack | None, i: int) -> Tensor | None:
     """The maps `(C, H, W)` of slice i that a user or a file gives; None if they are to be estimated."""
     if isinstance(coils, Tensor):
         return coils[i if len(coils) > 1 else 0]

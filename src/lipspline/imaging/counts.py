@@ -17,6 +17,7 @@ STARVED = 1e-3  # of the flat field: less than this is no count
 RING = 5  # detectors on one side over which the mean over the angles is averaged to remove rings
 COMPLETE = 0.95  # of the arc that is needed: less is a limited angle
 FEW = 0.1  # measured numbers for each pixel in view: with less projections are few
+OPAQUE = 30.0  # of a line integral: hardly one photon in 10^13 comes through
 VARYING = 0.6
 """The sums over the detectors of one angle are nearly the same for all angles; they may differ by so much."""
 
@@ -182,6 +183,22 @@ def negative_note(y: Tensor) -> str:
         return ""
     words = f"{100 * share:.0f} % of the line integrals that are not zero are negative"
     return f"{words}: their sign may be turned, or -log was not taken"
+
+
+def refuse_counts(y: Tensor, slice_number: int) -> None:
+    """Refuse whole numbers `(A, D)` that no line integrals are: what a detector counted, without a flat field.
+
+    Example:
+        >>> refuse_counts(torch.tensor([[900.0, 512.0], [640.0, 33.0]]), 0)
+        Traceback (most recent call last):
+        ValueError: Slice 0 holds whole numbers up to 900, which are counts rather than line integrals. Give the counts
+        without an object too: flat=FILE.
+    """
+    if float(y.max()) > OPAQUE and (y == y.round()).all() and y.unique().numel() > 2:
+        raise ValueError(
+            f"Slice {slice_number} holds whole numbers up to {float(y.max()):g}, which are counts rather than line "
+            f"integrals. Give the counts without an object too: flat=FILE."
+        )
 
 
 def refuse_uneven_sums(y: Tensor, slice_number: int) -> None:

@@ -24,6 +24,7 @@ from lipspline.imaging.counts import (
     find_axis,
     line_integrals,
     negative_note,
+    refuse_counts,
     refuse_small,
     refuse_uneven_sums,
     weighted_noise,
@@ -132,6 +133,8 @@ class MeasuredCT:
             )
         if self._distances is not None and self._detector_pixel is None:
             raise ValueError("The distances of a fan are in millimetres. Give pixel_size= of the detector, too.")
+        if self._distances is None and self.scanner.detector != "flat":
+            raise ValueError("detector= is for fans. Give source_origin= and source_detector= too, or leave it out.")
         if self.scanner.water is not None and self._detector_pixel is None:
             raise ValueError(
                 "water= is an attenuation per millimetre, but the size of a pixel is not known. Give pixel_size= in "
@@ -154,7 +157,8 @@ class MeasuredCT:
     def summary(self) -> str:
         """How the data came about, and what was found out about them."""
         detectors, kind = self.sinograms.data.shape[-1], "" if self._distances is None else ", fan beam"
-        parts = [f"CT{kind}, {len(self.angles)} angles, {detectors} detectors"]
+        spread = "" if self._known else f" taken to be evenly spread over {self._arc:g} degrees"
+        parts = [f"CT{kind}, {len(self.angles)} angles{spread}, {detectors} detectors"]
         if self._detector_pixel is not None:
             parts.append(f"pixels of {self._image_pixel:.4g} mm")
         if self.sinograms.flat is not None:
@@ -189,6 +193,17 @@ class MeasuredCT:
         """The angles that are used, in radians."""
         return self._all_angles[:: self.scanner.every]
 
+    @property
+    def _known(self) -> bool:
+        """Whether the file or the user says what the angles are, or over what they are spread."""
+        said = (self.scanner.angles, self.scanner.arc, self.sinograms.angles)
+        return any(each is not None for each in said)
+
+    @property
+    def _arc(self) -> float:
+        """The degrees over which angles are spread that nobody names."""
+        return (180.0 if self._distances is None else 360.0) if self.scanner.arc is None else self.scanner.arc
+
     @cached_property
     def _all_angles(self) -> Tensor:
         rows, detectors = self.sinograms.data.shape[-2:]
@@ -201,9 +216,8 @@ class MeasuredCT:
             raise ValueError(f"The sinogram has {rows} rows, but {wanted} angles are given.{turned}")
         if isinstance(given, Tensor):
             return given
-        arc = (180.0 if self._distances is None else 360.0) if self.scanner.arc is None else self.scanner.arc
         half = 0.5 if self.scanner.convention == "odl" else 0.0
-        return (torch.arange(rows, dtype=torch.float64) + half) * (arc * pi / 180 / rows)
+        return (torch.arange(rows, dtype=torch.float64) + half) * (self._arc * pi / 180 / rows)
 
     @cached_property
     def axis(self) -> Axis:
@@ -262,6 +276,7 @@ class MeasuredCT:
         fields = (self.sinograms.flat, self.sinograms.dark)
         data = self.sinograms.data[i][::every]
         if fields[0] is None:
+            refuse_counts(data, self.first + i)
             found = Integrals(data, torch.ones_like(data))
         else:
             flat, dark = (None if each is None else each[i] for each in fields)

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from lipspline.formats import ct, mri, pictures
 from lipspline.formats.bart import pair
-from lipspline.formats.kspace import Kspace
+from lipspline.formats.kspace import LazyKspace
 from lipspline.formats.sinograms import Sinograms, read_sinograms
 from lipspline.formats.trajectories import NonCartesianKspace
 from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume, voxel_size
 from lipspline.imaging.coils import FROM_SILENCE
-from lipspline.imaging.counts import negative_note, refuse_small, refuse_uneven_sums
+from lipspline.imaging.counts import negative_note, refuse_counts, refuse_small, refuse_uneven_sums
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def inspect_mri(path: Path) -> Finding | None:
     found = _first(mri.read_scan, path)
     if isinstance(found, Volume) and len(found.slices) == 1 and _coloured(_picture(path)):
         return None  # a photograph; scanners make gray images
-    if isinstance(found, Kspace):
+    if isinstance(found, LazyKspace):
         seen, apart = of_kspace(found), path.suffix.lower() in (".npy", ".npz") or pair(path) is not None
         word = "the trajectory, if it is not Cartesian: give trajectory=FILE. k-space is then readouts x samples"
         return replace(seen, missing=(*seen.missing, word)) if apart else seen
@@ -100,6 +100,8 @@ def inspect_sinograms(path: Path) -> Finding | None:
     if turned and not _seems_sinogram(found := found.transposed()):
         raise FileError(f"{path} is no sinogram: the sums over its rows, and those over its columns, vary too much.")
     slices, angles, detectors = found.data.shape
+    if found.flat is None:
+        refuse_counts(found.data[slices // 2], slices // 2)
     facts = {"slices": str(slices), "angles": str(angles), "detectors": str(detectors)}
     counts, fan = found.flat is not None, found.source_origin is not None
     if found.angles is not None:
@@ -191,7 +193,7 @@ def inspect_file(path: str | Path) -> Inspection:
     return Inspection(path, _bytes(path), tuple(findings), tuple(problems))
 
 
-def of_kspace(kspace: Kspace) -> Finding:
+def of_kspace(kspace: LazyKspace) -> Finding:
     """What k-space is, and what would be done with it."""
     slices, coils, height, width = kspace.data.shape
     share = 100 * float(kspace.mask.double().mean())
@@ -241,7 +243,7 @@ def of_samples(kspace: NonCartesianKspace) -> Finding:
     )
 
 
-def _steps(kspace: Kspace | NonCartesianKspace) -> list[str]:
+def _steps(kspace: LazyKspace | NonCartesianKspace) -> list[str]:
     steps = []
     if kspace.coils > 1:
         source = "the noise measurement of the file" if kspace.noise is not None else FROM_SILENCE
@@ -255,7 +257,7 @@ def _steps(kspace: Kspace | NonCartesianKspace) -> list[str]:
     return steps
 
 
-def _missing(kspace: Kspace | NonCartesianKspace, share: float) -> list[str]:
+def _missing(kspace: LazyKspace | NonCartesianKspace, share: float) -> list[str]:
     missing = []
     if kspace.affine is None:
         missing.append("place and size of the voxels: the output has voxels of 1 mm, row 0 at the top")

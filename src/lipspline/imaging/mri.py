@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lipspline._infra.randomness import generator
-from lipspline.formats.kspace import Kspace
+from lipspline.formats.kspace import LazyKspace
 from lipspline.formats.volume import Unit, Volume
 from lipspline.imaging.coil_noise import Mixing, noise_in_kspace, noise_samples, without_gaps
 from lipspline.imaging.coils import (
@@ -84,7 +84,7 @@ class MeasuredMRI:
         first: number of the first slice in its file, for errors.
     """
 
-    kspace: Kspace
+    kspace: LazyKspace
     coils: Coils | Tensor = "auto"
     undersampling: Undersampling | None = None
     phase: Phase = "auto"
@@ -130,14 +130,12 @@ class MeasuredMRI:
         """What scores against a measured reference do not say."""
         if self.kspace.reference is not None and self.undersampling is None and bool(self.kspace.mask.all()):
             return (SAME_NOISE,)
-        compared = self.undersampling is not None and any(
-            self._comparable(i, self.kspace.data[i : i + 1]) for i in range(self.count)
-        )
+        compared = self.undersampling is not None and any(self._comparable(i) for i in range(self.count))
         return (NOISY_REFERENCE,) if self.kspace.reference is not None or compared else ()
 
     def _kept(self, i: int) -> tuple[Tensor, Tensor]:
         """What is used of k-space `(1, C, H, W)` of slice i, and its mask."""
-        mask, data = self.kspace.mask_of(i), self.kspace.data[i : i + 1]
+        mask, data = self.kspace.mask_of(i), self.kspace.data[i][None]
         if self.undersampling is None:
             return data, mask
         mask = mask & self.undersampling.of((data.shape[-2], data.shape[-1]))
@@ -145,7 +143,7 @@ class MeasuredMRI:
 
     def problem(self, i: int) -> Problem:
         """Slice number i."""
-        kspace, everything = self.kspace, self.kspace.data[i : i + 1]
+        kspace, everything = self.kspace, self.kspace.data[i][None]
         data, mask = self._kept(i)
         if not data.any():
             raise EmptySlice(self.first + i, self._blank(data))
@@ -237,15 +235,15 @@ class MeasuredMRI:
         """The reference of the file; or what all of the data give, if a part was thrown away."""
         if self.kspace.reference is not None:
             return self.kspace.reference[i]
-        if self.undersampling is None or not self._comparable(i, everything):
+        if self.undersampling is None or not self._comparable(i):
             return None
         images = centred_ifft(everything)
         return middle(torch.linalg.vector_norm(images, dim=1)[0], problem.crop)
 
-    def _comparable(self, i: int, everything: Tensor) -> bool:
+    def _comparable(self, i: int) -> bool:
         """Whether all of the data give an image without aliasing, and something of them is thrown away."""
         assert self.undersampling is not None
-        plane = (everything.shape[-2], everything.shape[-1])
+        plane = (self.kspace.data.shape[-2], self.kspace.data.shape[-1])
         mask, kept = self.kspace.mask_of(i).expand(plane), self.undersampling.of(plane)
         return without_gaps(mask) and not torch.equal(mask & kept, mask)
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from lipspline._infra import checks
 from lipspline.formats import mri as mri_files
-from lipspline.formats.kspace import Kspace, measured, refuse_uncentred
+from lipspline.formats.kspace import Kspace, LazyKspace, measured, refuse_uncentred
 from lipspline.formats.trajectories import NonCartesianKspace, on_trajectory, read_trajectory
-from lipspline.formats.volume import Volume
+from lipspline.formats.volume import Stack, Volume
 from lipspline.imaging.coils import COILS, PHASES, UNKNOWNS, WHITENS, Phase, Unknown, Whiten, check_map_sets
 from lipspline.imaging.inputs import Data, as_tensor, check_data_noise, images, is_path, named, some
 from lipspline.imaging.mri import MeasuredMRI, SimulatedMRI, Undersampling
@@ -114,7 +114,7 @@ class ScannerMRI:
             if field.name in OF_MEASUREMENTS and getattr(self, field.name) != field.default:
                 raise ValueError(f"{field.name}= is for measured k-space, but this is simulated. Leave it out.")
 
-    def _read(self, data: Data, slices: slice) -> Kspace | NonCartesianKspace | Volume:
+    def _read(self, data: Data, slices: slice) -> LazyKspace | NonCartesianKspace | Volume:
         points = self.trajectory
         points = read_trajectory(points) if is_path(points) else None if points is None else as_tensor(points)
         if is_path(data):
@@ -127,19 +127,21 @@ class ScannerMRI:
             raise ValueError(f"size= is for k-space on a trajectory, but {named(data)} none. Leave it out.")
         return conjugated(found) if self.conjugate and not isinstance(found, Volume) else found
 
-    def _measured(self, data: Data, found: Kspace | NonCartesianKspace, kept: Undersampling, first: int) -> Scan:
+    def _measured(self, data: Data, found: LazyKspace | NonCartesianKspace, kept: Undersampling, first: int) -> Scan:
         thinned = self.mask is not None or self.acceleration is not None
         if self.simulate:
             raise ValueError(f"{named(data)} k-space already. Leave out simulate= and data_noise=.")
         options: dict[str, Any] = {
             name: getattr(self, name) for name in ("phase", "unknown", "whiten", "virtual_coils")
         }
-        if isinstance(found, Kspace) and self.spokes is None:
+        if isinstance(found, LazyKspace) and self.spokes is None:
             thinning = kept if thinned else None
             return MeasuredMRI(found, self._coils(), thinning, **options, map_sets=self.map_sets, first=first)
         check_map_sets(self.map_sets, estimable=False)
         if isinstance(found, NonCartesianKspace) and (thinned or self.spokes is not None):
             raise ValueError(f"{named(data)} k-space on a trajectory. Leave out mask=, acceleration= and spokes=.")
+        if isinstance(found, LazyKspace) and not isinstance(found, Kspace):
+            raise ValueError(f"{named(data)} too much k-space to be measured again by spokes= at once. Choose slices=.")
         spread = along_spokes(found, self.spokes or 0) if isinstance(found, Kspace) else found
         return TrajectoryMRI(spread, self._coils(), **options, first=first)
 
@@ -152,12 +154,19 @@ class ScannerMRI:
         return maps if maps.ndim == 4 else maps[None]
 
 
-def conjugated(found: Kspace | NonCartesianKspace) -> Kspace | NonCartesianKspace:
+def conjugated(found: LazyKspace | NonCartesianKspace) -> LazyKspace | NonCartesianKspace:
     """Measurements with the other sign of the Fourier transform, with maps and noise to match."""
-    others = {"maps": found.maps, "noise": found.noise}
-    turned = {name: value.conj().resolve_conj() for name, value in others.items() if value is not None}
-    notes = (*found.notes, "complex conjugate taken")
-    return replace(found, data=found.data.conj().resolve_conj(), notes=notes, **turned)
+    others = {"data": found.data, "maps": found.maps, "noise": found.noise}
+    turned = {name: _conjugate(value) for name, value in others.items() if value is not None}
+    return replace(found, notes=(*found.notes, "complex conjugate taken"), **turned)
+
+
+def _conjugate(values: Tensor | Stack) -> Tensor | Stack:
+    return values.mapped(_conjugate_of) if isinstance(values, Stack) else _conjugate_of(values)
+
+
+def _conjugate_of(values: Tensor) -> Tensor:
+    return values.conj().resolve_conj()
 
 
 def _kspace_or_images(data: Tensor, slices: slice) -> Kspace | Volume:
