@@ -104,7 +104,9 @@ def test_after_a_turn_a_matrix_is_the_q_of_its_decomposition(shape: tuple[int, .
     found, tolerance = _orthonormal_again(moved), 64 * torch.finfo(dtype).eps
     assert torch.allclose(found, orthonormalize(moved), atol=tolerance * (1 if angle < 0.5 else 20))
     tall = found if shape[-2] >= shape[-1] else found.mT
-    assert torch.allclose(tall.mT @ tall, torch.eye(tall.shape[-1], dtype=dtype).expand_as(tall.mT @ tall), atol=tolerance)
+    assert torch.allclose(
+        tall.mT @ tall, torch.eye(tall.shape[-1], dtype=dtype).expand_as(tall.mT @ tall), atol=tolerance
+    )
 
 
 def test_matrices_that_lost_their_rank_are_decomposed():
