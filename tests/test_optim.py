@@ -73,7 +73,7 @@ def test_directions_have_singular_values_of_at_most_1_0242():
     start = values
     for a, b, c in SPREADING:
         values = a * values + b * values**3 + c * values**5
-    # Slopes are at most 23.1 on [0, 1], 8.5 on [0, 1.88] and 2.5 on [0, 1.57]: 491 in all, over half a step of the grid.
+    # Slopes are at most 23.1 on [0, 1], 8.5 on [0, 1.88], 2.5 on [0, 1.57]: 491 in all, over half a step of the grid.
     assert float(values.max()) < LONGEST - 491 * 0.125e-6
     assert float(values[start >= 0.0175].min()) > 0.8
     for scale in (1e-20, 1.0, 1e15):
