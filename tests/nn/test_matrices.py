@@ -376,8 +376,18 @@ def test_the_second_derivative_is_that_of_the_decomposition():
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-4)
 
 
-def test_a_raw_matrix_that_is_not_orthonormal_is_decomposed():
-    raw = ((1 + 1e-5) * orthonormalize(torch.randn(6, 6))).requires_grad_()
+def longer(q: Tensor) -> Tensor:
+    return (1 + 1e-5) * q
+
+
+def leaning(q: Tensor) -> Tensor:
+    """Columns of length 1, two of which are not orthogonal."""
+    return torch.cat([nn.functional.normalize(q[:, :1] + 1e-4 * q[:, 1:2], dim=0), q[:, 1:]], dim=1)
+
+
+@pytest.mark.parametrize("change", [longer, leaning])
+def test_a_raw_matrix_that_is_not_orthonormal_is_decomposed(change):
+    raw = change(orthonormalize(torch.randn(6, 6))).requires_grad_()
     weight = Orthonormal()(raw)
     assert type(weight.grad_fn).__name__ != "_OwnQBackward"
     torch.testing.assert_close(weight.mT @ weight, torch.eye(6), rtol=0, atol=1e-6)
