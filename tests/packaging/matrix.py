@@ -2,8 +2,8 @@
 
 Each pair gets a folder of its own with the package built from this source, and runs the tests named (`--tests`, a quick
 choice unless given). Unless `--cuda` is given, only builds of torch for CPUs are installed: what would bring CUDA, some
-six gigabytes of it that run on a CPU as well, or is not there, is listed with the reason, and is not called supported by
-this run. `--python 3.13 --torch torch==2.13.*` tries a single pair.
+six gigabytes that run on a CPU as well, or is not there, is listed with the reason, and is not called supported by this
+run. `--python 3.13 --torch torch==2.13.*` tries a single pair.
 """
 
 import argparse

@@ -25,8 +25,8 @@ from lipspline.kernels import native
 
 try:
     from torch._functorch.utils import enable_single_level_autograd_function  # type: ignore[attr-defined]
-    from torch.autograd.function import _SingleLevelFunction
 
+    _SingleLevel: Any = torch.autograd.function._SingleLevelFunction
     functorch_is_active = torch._C._are_functorch_transforms_active
     _dispatch_keys, _count_modes = torch._C._dispatch_keys, torch._C._len_torch_dispatch_stack
     _below_autograd, _with_tangents = torch._C._AutoDispatchBelowAutograd, forward_ad._set_fwd_grad_enabled
@@ -213,9 +213,9 @@ class Kernel:
         if HAS_HOOKS:
             if "jvp" in vars(function):
                 function.jvp = staticmethod(_with_outer_tangents(function.jvp))
-            # Not `function.apply`: that is a layer above for functorch, whose levels the dispatcher has seen to already.
+            # `function.apply` is a layer above for functorch, whose levels the dispatcher has seen to already.
             members = {k: v for k, v in vars(function).items() if k not in ("__dict__", "__weakref__")}
-            self._apply = type(_SingleLevelFunction)(function.__name__, (_SingleLevelFunction,), members).apply
+            self._apply = type(_SingleLevel)(function.__name__, (_SingleLevel,), members).apply  # pyright: ignore[reportPossiblyUnboundVariable]
         return function
 
     def in_c(self, *tensors: Tensor) -> bool:
