@@ -109,10 +109,14 @@ def test_after_a_turn_a_matrix_is_the_q_of_its_decomposition(shape: tuple[int, .
     )
 
 
-def test_matrices_that_lost_their_rank_are_decomposed():
-    """Which no turn does, but a user who writes into them can."""
-    found = _orthonormal_again(torch.tensor([[1.0, 1.0], [1.0, 1.0 + 1e-6], [0.0, 0.0]]))
+@pytest.mark.parametrize("angle", [1e-6, 1.4e-3])
+def test_matrices_whose_columns_nearly_agree_are_decomposed(angle: float):
+    """Which no turn does, but a user who writes into them can. There is no Cholesky factor, or a bad one."""
+    found = _orthonormal_again(torch.tensor([[1.0, 1.0], [0.0, angle], [0.0, 0.0]]))
     assert torch.allclose(found.mT @ found, torch.eye(2), atol=1e-6)
+
+
+def test_turns_in_half_precision_are_computed_in_single():
     assert _orthonormal_again(torch.eye(3, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
