@@ -8,6 +8,7 @@ exact Jacobian, at several points, may exceed the bound of its graph.
 while the module runs; every hundredth graph is traced by `torch.export` as well, and must have the same bound.
 """
 
+import gc
 import operator
 import sys
 import time
@@ -347,6 +348,7 @@ def hunt(seeds: range, report: Callable[[str], None] = print) -> Counter:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    gc.set_threshold(50_000, 20, 100)  # modules and graphs are cycles: by default a tenth of the time looks for them
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     result = hunt(range(first, first + int(sys.argv[1])))
     print(dict(result))

@@ -347,3 +347,53 @@ def test_any_full_rank_matrix_can_be_assigned_and_becomes_its_orthonormalization
 def test_a_parametrization_prints_its_method_and_constant():
     assert repr(Orthonormal("polar", 0.5)) == "Orthonormal(method='polar', lipschitz=0.5)"
     assert "axes=2, lipschitz=1" in repr(SpectralConvolution(3, 3))
+
+
+# --- matrices that stay orthonormal while they are trained
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (9, 4), (4, 9), (3, 5, 2)])
+def test_an_orthonormal_raw_matrix_has_the_weight_and_gradient_of_its_decomposition(shape):
+    """Which is not decomposed: an exact matrix product takes its place."""
+    torch.manual_seed(0)
+    raw = orthonormalize(torch.randn(shape)).requires_grad_()
+    direction = torch.randn(shape)
+    weight = Orthonormal()(raw)
+    assert type(weight.grad_fn).__name__ == "_OwnQBackward"
+    torch.testing.assert_close(weight, orthonormalize(raw), rtol=0, atol=1e-6)
+    (found,) = torch.autograd.grad(weight, raw, direction)
+    (expected,) = torch.autograd.grad(orthonormalize(raw), raw, direction)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_the_second_derivative_is_that_of_the_decomposition():
+    torch.manual_seed(0)
+    raw = orthonormalize(torch.randn(5, 3)).requires_grad_()
+    found, expected = (
+        torch.autograd.functional.hessian(lambda w, f=f: (f(w) ** 3).sum(), raw)
+        for f in (Orthonormal(), orthonormalize)
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-4)
+
+
+def longer(q: Tensor) -> Tensor:
+    return (1 + 1e-5) * q
+
+
+def leaning(q: Tensor) -> Tensor:
+    """Columns of length 1, two of which are not orthogonal."""
+    return torch.cat([nn.functional.normalize(q[:, :1] + 1e-4 * q[:, 1:2], dim=0), q[:, 1:]], dim=1)
+
+
+@pytest.mark.parametrize("change", [longer, leaning])
+def test_a_raw_matrix_that_is_not_orthonormal_is_decomposed(change):
+    raw = change(orthonormalize(torch.randn(6, 6))).requires_grad_()
+    weight = Orthonormal()(raw)
+    assert type(weight.grad_fn).__name__ != "_OwnQBackward"
+    torch.testing.assert_close(weight.mT @ weight, torch.eye(6), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.double, torch.Tensor.detach, lambda raw: raw * float("nan")])
+def test_what_only_float32_trainings_do_is_left_to_them(change):
+    raw = change(orthonormalize(torch.randn(6, 6)).requires_grad_())
+    assert type(Orthonormal()(raw).grad_fn).__name__ != "_OwnQBackward"

@@ -1,8 +1,9 @@
 """Try the oldest and the newest torch of the stated range on every Python that is here: `make matrix`.
 
 Each pair gets a folder of its own with the package built from this source, and runs the tests named (`--tests`, a quick
-choice unless given). Only builds of torch for CPUs are installed: what would bring gigabytes of CUDA, or is not there,
-is listed with the reason, and is not called supported by this run.
+choice unless given). Unless `--cuda` is given, only builds of torch for CPUs are installed: what would bring CUDA, some
+six gigabytes that run on a CPU as well, or is not there, is listed with the reason, and is not called supported by this
+run. `--python 3.13 --torch torch==2.13.*` tries a single pair.
 """
 
 import argparse
@@ -53,12 +54,12 @@ def only_with_cuda(python: Path, torch: str) -> str:
     return ""
 
 
-def attempt(python: Path, torch: str, tests: list[str], folder: Path) -> str:
+def attempt(python: Path, torch: str, tests: list[str], folder: Path, cuda: bool) -> str:
     """Install and test one pair; what came of it."""
     place = folder / "venv"
     subprocess.run([python, "-m", "venv", place], check=True)
     own = place / ("Scripts" if os.name == "nt" else "bin") / "python"
-    if reason := only_with_cuda(own, torch):
+    if not cuda and (reason := only_with_cuda(own, torch)):
         return f"not tried: {reason}"
     source = folder / "source"
     shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".git", ".venv", "build", "*.so", "*.egg-info"))
@@ -85,12 +86,17 @@ def _succeeds(command: list) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tests", nargs="*", default=QUICK, help="what pytest runs; nothing for the whole suite")
-    tests = parser.parse_args().tests
+    parser.add_argument("--cuda", action="store_true", help="also builds of torch that bring CUDA")
+    parser.add_argument("--python", action="append", help="a version, e.g. 3.13; all that are here unless given")
+    parser.add_argument("--torch", action="append", help="what pip installs; the oldest and the newest unless given")
+    options = parser.parse_args()
     failed = False
     for version, python in pythons().items():
-        for torch in torches():
+        for torch in options.torch or torches():
+            if options.python and version not in options.python:
+                continue
             with tempfile.TemporaryDirectory() as name:
-                result = attempt(python, torch, tests, Path(name))
+                result = attempt(python, torch, options.tests, Path(name), options.cuda)
             failed |= result.startswith("not installed") or "FAILED" in result
             print(f"Python {version}, {torch}: {result}", flush=True)
     return int(failed)

@@ -26,6 +26,7 @@ from lipspline.kernels import native
 try:
     from torch._functorch.utils import enable_single_level_autograd_function  # type: ignore[attr-defined]
 
+    _SingleLevel: Any = torch.autograd.function._SingleLevelFunction
     functorch_is_active = torch._C._are_functorch_transforms_active
     _dispatch_keys, _count_modes = torch._C._dispatch_keys, torch._C._len_torch_dispatch_stack
     _below_autograd, _with_tangents = torch._C._AutoDispatchBelowAutograd, forward_ad._set_fwd_grad_enabled
@@ -208,10 +209,13 @@ class Kernel:
 
     def gradients(self, function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
         """Class decorator: the autograd function whose `forward` calls `self.evaluate`."""
-        # Not `function.apply`: that is a layer above for functorch, whose levels the dispatcher has seen to already.
-        self._apply = super(torch.autograd.Function, function).apply  # type: ignore[attr-defined]
-        if HAS_HOOKS and "jvp" in vars(function):
-            function.jvp = staticmethod(_with_outer_tangents(function.jvp))
+        self._apply = function.apply
+        if HAS_HOOKS:
+            if "jvp" in vars(function):
+                function.jvp = staticmethod(_with_outer_tangents(function.jvp))
+            # `function.apply` is a layer above for functorch, whose levels the dispatcher has seen to already.
+            members = {k: v for k, v in vars(function).items() if k not in ("__dict__", "__weakref__")}
+            self._apply = type(_SingleLevel)(function.__name__, (_SingleLevel,), members).apply  # pyright: ignore[reportPossiblyUnboundVariable]
         return function
 
     def in_c(self, *tensors: Tensor) -> bool:

@@ -22,9 +22,10 @@ from lipspline.functional.matrices import (
     cayley_inverse,
     orthonormalize,
     power_iteration,
+    qr_orthonormal,
     spectral_norms_upper,
 )
-from lipspline.kernels.dispatch import functorch_is_active
+from lipspline.kernels.dispatch import functorch_is_active, is_ordinary, is_transformed
 
 TINY = torch.finfo(torch.float32).tiny  # keeps quotients of a zero weight finite
 
@@ -130,7 +131,8 @@ class Orthonormal(Constraint):
         self.register_buffer("signs", torch.ones(()) if method == "cayley" else None)
 
     def weight(self, *raw: Tensor) -> Tensor:
-        q = orthonormalize(*raw, method=self.method)
+        q = _trained(*raw) if self.training and self.method == "qr" else None
+        q = orthonormalize(*raw, method=self.method) if q is None else q
         return self._scaled(q if self.signs is None else self.signs * q)
 
     def raw(self, weight: Tensor) -> Tensor:
@@ -142,6 +144,50 @@ class Orthonormal(Constraint):
 
     def extra_repr(self) -> str:
         return f"method={self.method!r}, {super().extra_repr()}"
+
+
+def _trained(raw: Tensor) -> Tensor | None:
+    """`qr_orthonormal` of a float32 matrix that is orthonormal up to round-off, as `Rotating` leaves it, or None.
+
+    Such a matrix is its own Q, and its R, the identity, makes the gradient two products instead of a decomposition.
+    """
+    if not (raw.dtype == torch.float32 and torch.is_grad_enabled() and raw.requires_grad and raw.numel()):
+        return None
+    if not is_ordinary(raw) or is_transformed():
+        return None
+    x = raw.detach() if raw.shape[-2] >= raw.shape[-1] else raw.detach().mT
+    if not (x.square().sum(-2) - 1).abs().amax() < 100 * ROUND_OFF:  # a look that costs nothing, as most others fail it
+        return None
+    defect = (x.mT @ x).sub_(torch.eye(x.shape[-1])).norm(dim=(-2, -1)).amax()
+    return _OwnQ.apply(raw) if defect <= ROUND_OFF * x.shape[-1] else None
+
+
+ROUND_OFF = 3e-7
+"""Root mean square of the entries of the defect of a matrix that counts as orthonormal in float32."""
+
+
+class _OwnQ(torch.autograd.Function):
+    """The Q of a matrix that is its own Q. With R = I: dQ = dX - Q dR, where dR is upper triangular and
+    Qᵀ dX - dR is skew."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, *grads: Tensor) -> Tensor:
+        (g,), (x,) = grads, ctx.saved_tensors
+        if torch.is_grad_enabled():  # the derivative of this needs that of R as well
+            return torch.autograd.grad(qr_orthonormal(x), x, g, create_graph=True)[0]
+        if x.shape[-2] < x.shape[-1]:
+            return _OwnQ._tall(x.mT, g.mT).mT
+        return _OwnQ._tall(x, g)
+
+    @staticmethod
+    def _tall(q: Tensor, g: Tensor) -> Tensor:
+        s = q.mT @ g
+        return g - q @ (s.triu() + s.triu(1).mT)
 
 
 class Spectral(Constraint):

@@ -147,10 +147,18 @@ def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
 MOMENTUM = 0.9
 """Decay of the averaged gradient."""
-SPREADING = (3.4445, -4.7750, 2.0315)
-"""Coefficients of x, x³ and x⁵ (Jordan et al., Muon, 2024) that bring small singular values up fast, to 0.7 ... 1.2."""
-SETTLING = (1.875, -1.25, 0.375)
-"""Those whose fixed point 1 attracts with order three."""
+SPREADING = ((7.8039, -22.4795, 16.5394), (3.3075, -2.4803, 0.5091), (2.0887, -1.5137, 0.3810))
+"""Coefficients of x, x³ and x⁵, one step after the other.
+
+Each is the best approximation of 1 (Amsel et al., The Polar Express, 2025) on what the one before makes of [0.0175, 1]:
+together they map this interval to [0.8, 1.024]. The last is made smaller by 0.3 percent, to stay below that.
+"""
+
+
+LEAST = 1e-4
+r"""Less than :math:`\|X^T X X^T X\|_F^{1/4}` of any X of Frobenius norm 1, and more than rounding adds to that."""
+WELL_CONDITIONED = 0.7
+"""Pivots above this are those of a matrix whose condition number may be squared: a turn by 0.3 does not reach it."""
 
 
 class Rotating(torch.optim.Adam):
@@ -217,7 +225,7 @@ class Rotating(torch.optim.Adam):
                 mean = state["mean"].lerp_(gradient, 1 - MOMENTUM)
                 directions.append(gradient.lerp(mean, MOMENTUM))
             moved = torch.stack(matrices) - group["lr"] * nearly_polar(torch.stack(directions))
-            for matrix, turned in zip(matrices, orthonormalize(moved), strict=True):
+            for matrix, turned in zip(matrices, _orthonormal_again(moved), strict=True):
                 matrix.copy_(turned)
 
 
@@ -229,19 +237,43 @@ def _defect(matrix: Tensor) -> float:
 
 
 def nearly_polar(matrix: Tensor) -> Tensor:
-    """A matrix of any rank with its larger singular values brought near 1; those of zero stay, and a zero matrix does.
+    r"""A matrix (..., m, n) with its larger singular values brought near 1; those of zero stay, and a zero matrix does.
+
+    Those above 1.75 percent of :math:`\|M^T M M^T M\|_F^{1/4}`, which is hardly more than the largest one, end in
+    [0.8, 1.0242]; smaller ones grow 54-fold.
 
     Example:
-        >>> nearly_polar(torch.diag(torch.tensor([4.0, 1.0, 0.0]))).diagonal().round(decimals=1)
+        >>> nearly_polar(torch.diag(torch.tensor([4.0, 1.0, 0.0]))).diagonal().round()
         tensor([1., 1., 0.])
     """
     wide = matrix.shape[-2] < matrix.shape[-1]
-    x = matrix.mT if wide else matrix
+    x = (matrix.mT if wide else matrix).flatten(0, -3) if matrix.ndim > 2 else (matrix.mT if wide else matrix)[None]
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
-    for a, b, c in (SPREADING, SPREADING, SPREADING, SPREADING, SETTLING):
-        gram = x.mT @ x
-        x = a * x + x @ (b * gram + c * gram @ gram)
-    return x.mT if wide else x
+    gram = x.mT @ x
+    square = gram @ gram
+    longest = square.norm(dim=(-2, -1), keepdim=True).pow(0.25).clamp(min=LEAST) * (1 + LEAST)
+    x, gram, square = x / longest, gram / longest**2, square / longest**4
+    for step, (a, b, c) in enumerate(SPREADING):
+        if step:
+            gram = x.mT @ x
+            square = gram @ gram
+        x = torch.baddbmm(x, x, gram.mul_(b).add_(square, alpha=c), beta=a)
+    return (x.mT if wide else x).reshape(matrix.shape)
+
+
+def _orthonormal_again(matrix: Tensor) -> Tensor:
+    """The Q of a QR decomposition with a positive diagonal, of a matrix (..., m, n) that was orthonormal before a turn.
+
+    After a small turn the Gram matrix is so near the identity that its Cholesky factor is as good as the decomposition,
+    in two thirds of the time; where a pivot says otherwise, the matrix is decomposed.
+    """
+    wide = matrix.shape[-2] < matrix.shape[-1]
+    x = (matrix.mT if wide else matrix).to(torch.promote_types(matrix.dtype, torch.float32))
+    factor, failed = torch.linalg.cholesky_ex(x.mT @ x, upper=True)
+    if failed.any() or not factor.diagonal(dim1=-2, dim2=-1).amin() > WELL_CONDITIONED:
+        return orthonormalize(matrix)
+    q = torch.linalg.solve_triangular(factor, x, upper=True, left=False)
+    return (q.mT if wide else q).to(matrix.dtype)
 
 
 def orthonormal_parameters(model: nn.Module) -> Iterator[tuple[nn.Parameter, Method]]:
