@@ -87,5 +87,21 @@ def test_even_sampling_falls_back_to_the_circulant(monkeypatch):
     assert lower <= float(torch.linalg.eigvalsh(dense(coil_toeplitz(H)))[-1]) <= upper
 
 
+def test_where_the_tightest_bound_cannot_be_proven_wider_ones_are_tried(monkeypatch):
+    kernel, maps = parts(uneven())
+    lower, _ = eigenvalue_bounds(kernel, maps)
+    tried = []
+
+    def below(level: float, *_: object) -> bool:
+        tried.append(level / lower)
+        return level > 1.15 * lower
+
+    monkeypatch.setattr(toeplitz, "_stays_below", below)
+    _, upper = eigenvalue_bounds(kernel, maps)
+    assert tried == sorted(tried)
+    assert tried[-1] == pytest.approx(1.2, rel=1e-3)
+    assert upper == pytest.approx(1.2 * lower, rel=0.01)
+
+
 def test_maps_that_see_nothing():
     assert eigenvalue_bounds(torch.ones(5, 5, dtype=torch.complex128), torch.zeros(2, 3, 3)) == (0.0, 0.0)

@@ -11,8 +11,8 @@ from lipspline._infra.memory import remembered
 
 STEPS = 24
 """Dimension of the Krylov space in which the leading eigenvectors are sought."""
-AIM = 1.03
-"""The upper bound over the lower one that is tried to be proven; that of the norm is its root."""
+AIMS = (1.03, 1.1, 1.2, 1.4)
+"""The upper bound over the lower one that is tried to be proven, one after the other; that of the norm is its root."""
 SETTLED = 0.02
 """Leading vectors are set apart as far as M leaves their span by no more than this part of its largest eigenvalue."""
 ATTEMPTS = (300, 2400)  # rows of the matrix that is factorised, at most
@@ -93,9 +93,8 @@ def eigenvalue_bounds(kernel: Tensor, maps: Tensor) -> tuple[float, float]:
     lower, apart = float(leading.values[0]), leading.settled()
     if lower <= 0:
         return 0.0, circulant_bound(kernel) * float(squares.max())
-    level = AIM * lower
     sorted_values = matrix.circulant.flatten().sort(descending=True).values
-    for rows in ATTEMPTS:
+    for level, rows in ((aim * lower, rows) for aim in AIMS for rows in ATTEMPTS):
         cut = max(float(sorted_values[min(rows // len(maps), len(sorted_values) - 1)]), 0.0)
         if cut * float(squares.max()) > ROOM * level:
             continue
