@@ -1,7 +1,7 @@
 """Toeplitz matrices, and sums of them that coils see: their largest eigenvalue, bounded from both sides."""
 
 from dataclasses import dataclass
-from math import pi, sqrt
+from math import inf, pi, sqrt
 from typing import NamedTuple
 
 import torch
@@ -93,16 +93,28 @@ def eigenvalue_bounds(kernel: Tensor, maps: Tensor) -> tuple[float, float]:
     lower, apart = float(leading.values[0]), leading.settled()
     if lower <= 0:
         return 0.0, circulant_bound(kernel) * float(squares.max())
-    sorted_values = matrix.circulant.flatten().sort(descending=True).values
-    for level, rows in ((aim * lower, rows) for aim in AIMS for rows in ATTEMPTS):
-        cut = max(float(sorted_values[min(rows // len(maps), len(sorted_values) - 1)]), 0.0)
-        if cut * float(squares.max()) > ROOM * level:
-            continue
-        if _stays_below(level, cut, matrix, apart.vectors):
-            middle = (level + lower) / 2
-            upper = middle + sqrt(((level - lower) / 2) ** 2 + apart.residual() ** 2)
-            return lower * (1 - MARGIN), upper * (1 + MARGIN)
-    return lower * (1 - MARGIN), circulant_bound(kernel) * float(squares.max()) * (1 + MARGIN)
+    whole = inf
+    for aim in AIMS:
+        if aim * lower >= whole:
+            break
+        if _proven(aim * lower, matrix, apart.vectors):
+            middle = (aim + 1) * lower / 2
+            upper = middle + sqrt(((aim - 1) * lower / 2) ** 2 + apart.residual() ** 2)
+            return lower * (1 - MARGIN), min(upper * (1 + MARGIN), whole)
+        if whole == inf:
+            whole = circulant_bound(kernel) * float(squares.max()) * (1 + MARGIN)
+    return lower * (1 - MARGIN), whole
+
+
+def _proven(level: float, matrix: CoilToeplitz, apart: Tensor) -> bool:
+    """Whether M is proven to stay below a level on the complement of orthonormal rows V, by matrices of few rows."""
+    most = float(matrix.maps.abs().square().sum(dim=0).max())
+    values = matrix.circulant.flatten().sort(descending=True).values
+    for rows in ATTEMPTS:
+        cut = max(float(values[min(rows // len(matrix.maps), len(values) - 1)]), 0.0)
+        if cut * most <= ROOM * level and _stays_below(level, cut, matrix, apart):
+            return True
+    return False
 
 
 def _leading(matrix: CoilToeplitz) -> Leading:
