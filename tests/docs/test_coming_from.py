@@ -1,5 +1,6 @@
 """What the page for users of other libraries says exists, and runs as written."""
 
+import json
 import re
 from pathlib import Path
 
@@ -25,3 +26,13 @@ def test_a_block_runs_as_written(block: str):
 def test_a_name_exists_and_a_call_is_complete(snippet: str):
     layer = nn.Linear(2, 2)
     assert eval(snippet, {"ls": ls, "model": layer, "example": layer.weight.detach()}) is not None
+
+
+def test_the_race_of_optimizers_is_told_as_it_was_run():
+    """Every row of the table is that of the results file."""
+    runs = json.loads((Path(__file__).parents[2] / "results" / "optimizer-race.json").read_text())
+    for way, trained in runs["ways"].items():
+        first = min((run for run in trained if run["accuracy"] >= runs["goal"]), key=lambda run: run["seconds"])
+        best = max(trained, key=lambda run: run["accuracy"])
+        soon = f"{first['seconds']:.1f} s, {first['steps']} steps"
+        assert f"| {way} | {soon} | {100 * best['accuracy']:.2f} % after {best['steps']} steps |" in PAGE
