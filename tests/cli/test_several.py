@@ -2,13 +2,14 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import sample_files
 from lipspline import cli
-from lipspline.cli.several import scans
+from lipspline.cli.several import inspected, scans
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +87,7 @@ def test_what_is_wrong_with_one_file_does_not_stop_the_others(folder, run, tmp_p
     assert "b.h5 is damaged, or not a HDF5 file" in err
     assert "notes.txt is not in a known format" in err
     assert "2 of 4 files were not reconstructed: b.h5, notes.txt." in err
+    assert "2 reconstructed, 0 kept from before, 2 failed." in err
     assert (tmp_path / "c.npy").exists()
 
 
@@ -103,3 +105,13 @@ def test_several_scans_need_several_names(folder, run, tmp_path, monkeypatch):
     monkeypatch.delitem(os.environ, "WORLD_SIZE")
     (folder / "z.dcm").write_bytes(b"")
     assert "holds raw data, such as a.npy, and DICOM images, such as z.dcm" in run(folder, tmp_path / "*.npy")[1]
+
+
+def test_inspect_looks_at_each_scan_of_a_folder(folder):
+    document, words, recognised = inspected(folder)
+    assert [Path(one["input"]).name for one in document["scans"]] == [path.name for path in scans(folder)]
+    assert recognised
+    assert words.count("k-space of") == len(document["scans"])
+    alone, _, recognised = inspected(scans(folder)[0])
+    assert recognised
+    assert alone == document["scans"][0]

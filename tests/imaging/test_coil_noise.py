@@ -151,7 +151,7 @@ def test_more_virtual_coils_than_coils_are_refused():
 
 def test_the_summary_says_what_was_whitened_with():
     kspace, _, _ = scan(0.01)
-    assert MeasuredMRI(kspace).summary.endswith("; coils whitened with a measurement of noise")
+    assert MeasuredMRI(kspace).summary.endswith("; coils whitened with a measurement of noise; coil maps by ESPIRiT")
     assert "an estimate" in MeasuredMRI(scan(0.01, measured=False)[0]).summary
     assert "whitened" not in MeasuredMRI(kspace, whiten="none").summary
 

@@ -83,7 +83,7 @@ def test_a_strength_is_chosen_for_noise_and_errors_together():
         one, other = (strength.choose(prior, "auto", "auto", p, refine=False) for p in (wrong, noisier))
         assert one.weight == pytest.approx(other.weight)
         assert one.noise == pytest.approx(other.noise)
-        assert "from noise 0.01 in the data and errors of the coil maps of 0.03" in one.chosen
+        assert "from noise 0.01 in the data and at most 0.03 of errors of the coil maps" in one.chosen
         assert "errors" not in other.chosen
 
 

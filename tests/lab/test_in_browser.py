@@ -344,5 +344,8 @@ def test_a_sinogram_is_reconstructed_as_it_was_measured(window, tmp_path):
     np.save(tmp_path / "s.npy", np.sqrt(np.clip(64 - (across - 3 * np.cos(angles)) ** 2, 0, None)))
     pick(window, "holds", "sinograms")
     opened_file(window, tmp_path / "s.npy")
-    wait(window, lambda _: "CT, 20 angles, 31 detectors" in text(window, "summary"))
+    wait(
+        window,
+        lambda _: "CT, 20 angles taken to be evenly spread over 180 degrees, 31 detectors" in text(window, "summary"),
+    )
     assert not named(window, "angles").is_displayed()

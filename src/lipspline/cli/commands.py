@@ -259,12 +259,12 @@ def inspect(
     device: Device = "auto",
 ) -> None:
     """Say what a file is, what was recognised in it, what would be done and what is missing; exit code 1 if nothing."""
-    from lipspline.imaging.inspection import inspect_file
+    from lipspline.cli.several import inspected
 
     start(seed, threads, device, only="files are read on the processor")
-    found = inspect_file(source)
-    show(jsonlib.loads(_options(jsonlib.dumps(found.document()))), _options(str(found)), json)
-    if not found.findings:
+    document, words, recognised = inspected(source)
+    show(jsonlib.loads(_options(jsonlib.dumps(document))), _options(words), json)
+    if not recognised:
         raise typer.Exit(1)
 
 

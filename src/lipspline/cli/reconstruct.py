@@ -89,12 +89,10 @@ def mri(
     mask: Annotated[Path | None, typer.Option(help="Keep what this npy mask, (W,) or (H, W), keeps.")] = None,
     acceleration: Annotated[float | None, typer.Option(help="Keep one column in so many, at random.")] = None,
     center: Annotated[float, typer.Option(help="Fraction of the columns, in the middle, that are all kept.")] = 0.08,
-    spokes: Annotated[int | None, typer.Option(help="Or measure again on so many radial lines.", min=2)] = None,
+    spokes: Annotated[int | None, typer.Option(help="Instead: simulate so many radial lines.", min=2)] = None,
     trajectory: Annotated[Path | None, typer.Option(help="Where IN was measured: npy, npz or BART .cfl.")] = None,
     size: Annotated[int | None, typer.Option(help="Side of the images of a trajectory, in pixels.", min=2)] = None,
-    conjugate: Annotated[
-        bool, typer.Option("--conjugate", help="Data of the other sign: turned by conjugation.")
-    ] = False,
+    conjugate: Annotated[bool, typer.Option("--conjugate", help="Conjugate the data, if images are turned.")] = False,
     coils: Annotated[str, typer.Option(help="auto (maps in IN, else ESPIRiT), espirit, or a file of maps.")] = "auto",
     phase: Annotated[str, typer.Option(help="fold the phase of low resolution into the maps; none; or auto.")] = "auto",
     unknown: Annotated[str, typer.Option(help="complex images, or real ones once their phase is folded.")] = "complex",
@@ -124,8 +122,9 @@ def mri(
 ) -> None:
     """Reconstruct MRI slices from k-space, or from simulated k-space.
 
-    IN: fastMRI or ISMRMRD HDF5, BART .cfl, Siemens .dat, npy, npz; or a folder of such files, or a pattern in quotes,
-    such as 'knees/*.h5', and OUT 'images/*.nii.gz'. --mask and --acceleration thin out k-space; all of it is the truth.
+    IN: fastMRI or ISMRMRD HDF5, BART .cfl, Siemens .dat, npy, npz; images with --simulate; or a folder or pattern of
+    raw data in quotes, such as 'knees/*.h5', with OUT 'images/*.nii.gz'. With --mask or --acceleration the result is
+    compared with the image from all of k-space.
     """
     start(seed, threads, device)
     request = Request(
@@ -387,7 +386,7 @@ def _text(result: Reconstruction, output: Output) -> str:
     lines = [
         f"{result.scan.summary}; {len(result.slices)} slice(s){VALUES.get(result.scan.unit, '')}",
         str(strength),
-        *([f"slice {shown.number}:"] if len(solved) > 1 else []),
+        *([f"slice {shown.number}, the middle one (counted from 0):"] if len(solved) > 1 else []),
         lines_text(certificate_lines(shown.certificate, shown.misfit)),
     ]
     before, after = mean([s.direct_quality for s in solved]), mean([s.quality for s in solved])

@@ -6,12 +6,14 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lipspline._infra.files import fingerprint, is_pattern
 from lipspline.cli.program import err, sentence_of, translated
 from lipspline.formats import arrays, bart, dicom, fastmri, hdf5, siemens
 from lipspline.formats.output import Output, read_certificate
 from lipspline.formats.validation import FileError
+from lipspline.imaging.inspection import inspect_file
 from lipspline.imaging.request import Request
 
 RAW = (*hdf5.ENDINGS, *siemens.ENDINGS, *arrays.ENDINGS, ".cfl")
@@ -40,6 +42,15 @@ def scans(source: Path) -> list[Path]:
     return sorted(found)
 
 
+def inspected(source: Path) -> tuple[dict[str, Any], str, bool]:
+    """What is said of a file, or of each scan that it stands for: as JSON, in words, and whether all were recognised."""
+    files = scans(source)
+    found = [inspect_file(file) for file in files or [source]]
+    documents = [one.document() for one in found]
+    document = {"input": str(source), "scans": documents} if files else documents[0]
+    return document, "\n\n".join(map(str, found)), all(one.findings for one in found)
+
+
 def each(
     request: Request, output: Path, fulfil: Callable[[Request, Path], None], *, force: bool, as_json: bool
 ) -> None:
@@ -57,11 +68,12 @@ def each(
         raise ValueError("Several files make several documents: leave out json=, each is beside its image.")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError("Several files are reconstructed by one process; under torchrun name one of them.")
-    failed = []
+    failed, kept = [], 0
     for number, (file, target) in enumerate(targets.items(), 1):
         one = replace(request, data=file)
         if not force and _made_before(one, target):
             _say(f"{number} of {len(files)}: {target} was made by the same command, and is kept.")
+            kept += 1
             continue
         _say(f"{number} of {len(files)}: {file}")
         try:
@@ -75,6 +87,7 @@ def each(
                 highlight=False,
                 soft_wrap=True,
             )
+    _say(f"{len(files) - kept - len(failed)} reconstructed, {kept} kept from before, {len(failed)} failed.")
     if failed:
         raise ValueError(f"{len(failed)} of {len(files)} files were not reconstructed: {', '.join(failed)}.")
 

@@ -62,7 +62,9 @@ class Slice:
     certificate: ReconstructionCertificate | None
     seconds: float
     map_errors: float = 0.0
-    """What errors of the coil maps add to the noise; see `imaging.map_errors`."""
+    """What errors of the coil maps add to the noise at most; see `imaging.map_errors`."""
+    map_passes: int = 0
+    """How often the coil maps were estimated again from a first image."""
 
     def pictures(self) -> SliceImages:
         """The images; those that a cache keeps are read."""
@@ -91,7 +93,7 @@ class Slice:
             "seconds": round(self.seconds, 3),
             "scale": self.scale,
             "noise": self.noise,
-            **({"map_errors": self.map_errors} if self.map_errors else {}),
+            **({"map_errors": self.map_errors, "map_passes": self.map_passes} if self.map_errors else {}),
             "misfit": {**asdict(self.misfit), "explained": self.misfit.explained},
             **self.quality,
             **({"direct": self.direct_quality} if self.direct_quality else {}),

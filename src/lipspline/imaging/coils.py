@@ -61,12 +61,22 @@ def check_map_sets(map_sets: int, estimable: bool) -> None:
         )
 
 
-def coil_notes(coils: int, noise: Tensor | None, whiten: Whiten, virtual: int | None) -> Iterator[str]:
-    """What is done with the coils, in a few words each."""
-    if coils > 1 and whiten == "auto":
+def coil_notes(
+    count: int, noise: Tensor | None, whiten: Whiten, virtual: int | None, coils: Coils | Tensor, stored: object
+) -> Iterator[str]:
+    """What is done with so many coils, in a few words each.
+
+    Args:
+        coils, stored: where the maps come from, and those of the file.
+    """
+    if count == 1:
+        return
+    if whiten == "auto":
         yield f"coils whitened with {'a measurement of noise' if noise is not None else FROM_SILENCE}"
     if virtual is not None:
         yield f"{virtual} virtual coils"
+    given, of_file = isinstance(coils, Tensor), isinstance(coils, str) and coils == "auto" and stored is not None
+    yield "coil maps as given" if given else "coil maps of the file" if of_file else "coil maps by ESPIRiT"
 
 
 def coil_mixing(

@@ -39,9 +39,9 @@ def unexplained(problem: Problem) -> float | None:
 
     Example:
         >>> from lipspline.operators import cartesian_mask, simulated_maps
-        >>> H = MultiCoilMRI(cartesian_mask(32, 2, 0.2, 0), simulated_maps(8, (32, 32)))
+        >>> H = MultiCoilMRI(cartesian_mask(32, 2, 0.2, 0), simulated_maps(8, (32, 32)), convention="centred")
         >>> noise = 0.01 * torch.randn(1, 8, 32, 32, dtype=torch.complex64, generator=torch.manual_seed(0)) * 2**0.5
-        >>> y = H.forward(torch.ones(1, 1, 32, 32)) + H.mask * noise
+        >>> y = H.forward(torch.ones(1, 1, 32, 32, dtype=torch.complex64)) + H.mask * noise
         >>> round(unexplained(Problem(y, H, H.adjoint(y), 1.0, 0.01)), 3)
         0.01
     """
@@ -95,5 +95,5 @@ def with_better_maps(problem: Problem, estimated: Callable[[Tensor], Problem]) -
         better = with_map_errors(estimated(problem.y.where(H.mask, H.fully_sampled().forward(image))))
         if better.total_noise >= problem.total_noise:
             break
-        problem = better
+        problem = replace(better, map_passes=problem.map_passes + 1)
     return problem

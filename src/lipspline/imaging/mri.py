@@ -120,7 +120,8 @@ class MeasuredMRI:
         coils = "one coil" if self.kspace.coils == 1 else f"{self.kspace.coils} coils"
         kept = f"{100 * self.kspace.mask.double().mean():.0f} % of k-space measured"
         thinned = "" if self.undersampling is None else f", then {self.undersampling}"
-        words = coil_notes(self.kspace.coils, self.kspace.noise, self.whiten, self.virtual_coils)
+        kspace = self.kspace
+        words = coil_notes(kspace.coils, kspace.noise, self.whiten, self.virtual_coils, self.coils, kspace.maps)
         sets = () if self.map_sets == 1 else ("two sets of coil maps",)
         notes = "".join(f"; {note}" for note in (*self.kspace.notes, *words, *sets))
         return f"MRI, {coils}, {kept}{thinned}{notes}"

@@ -61,7 +61,9 @@ class Problem:
     estimated: bool = False
     """Whether the noise was estimated from the data themselves."""
     map_errors: float = 0.0
-    """What errors of the coil maps add to the noise, as a standard deviation, where the data show it."""
+    """What errors of the coil maps add to the noise at most, as a standard deviation, where the data show it."""
+    map_passes: int = 0
+    """How often the coil maps were estimated again from a first image."""
 
     @property
     def total_noise(self) -> float:

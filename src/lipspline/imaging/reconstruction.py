@@ -383,6 +383,7 @@ def _solve(
         solution.certificate,
         time.perf_counter() - begin,
         problem.map_errors,
+        problem.map_passes,
     )
 
 

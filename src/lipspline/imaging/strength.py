@@ -240,7 +240,8 @@ def _seen(problem: Problem, factor: float) -> str:
     times = "auto" if factor == 1 else f"{factor:g} times auto"
     data, image = f"{problem.noise:.3g}", f"{relative_noise(problem, 1):.3g}"
     seen = "" if data == image else f", which is {image} of the brightness of the image"
-    maps = f" and errors of the coil maps of {problem.map_errors:.3g}" if problem.map_errors > problem.noise / 4 else ""
+    some = problem.map_errors > problem.noise / 4
+    maps = f" and at most {problem.map_errors:.3g} of errors of the coil maps" if some else ""
     return f"{times}, from noise {data} in the data{maps}{seen}"
 
 

@@ -87,7 +87,7 @@ class TrajectoryMRI:
         kspace = self.kspace
         coils = "one coil" if kspace.coils == 1 else f"{kspace.coils} coils"
         lines, samples = kspace.data.shape[2:]
-        words = coil_notes(kspace.coils, kspace.noise, self.whiten, self.virtual_coils)
+        words = coil_notes(kspace.coils, kspace.noise, self.whiten, self.virtual_coils, self.coils, kspace.maps)
         notes = "".join(f"; {note}" for note in (*kspace.notes, *words))
         return f"MRI on a trajectory, {coils}, {lines} readouts of {samples} samples{notes}"
 
