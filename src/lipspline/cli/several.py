@@ -43,7 +43,7 @@ def scans(source: Path) -> list[Path]:
 
 
 def inspected(source: Path) -> tuple[dict[str, Any], str, bool]:
-    """What is said of a file, or of each scan that it stands for: as JSON, in words, and whether all were recognised."""
+    """What is said of a file, or of each scan it stands for: as JSON, in words, and whether all were recognised."""
     files = scans(source)
     found = [inspect_file(file) for file in files or [source]]
     documents = [one.document() for one in found]
