@@ -124,3 +124,21 @@ def test_maps_that_explain_the_data_are_not_estimated_again():
 
     problem = with_map_errors(small_problem())
     assert with_better_maps(problem, never) is problem
+
+
+def test_a_second_estimate_that_fails_leaves_the_first():
+    def fails(_: torch.Tensor) -> Problem:
+        raise ValueError("no coil maps are determined")
+
+    problem = with_map_errors(small_problem(0.3))
+    assert with_better_maps(problem, fails) is problem
+
+
+def test_errors_that_nobody_could_see_are_not_worth_a_second_estimate():
+    """Data without noise: any error of the maps is many times the noise."""
+
+    def never(_: torch.Tensor) -> Problem:
+        raise AssertionError("the errors are below half a grey value")
+
+    problem = replace(small_problem(), noise=0.0, map_errors=0.4 * strength.QUIET)
+    assert with_better_maps(problem, never) is problem

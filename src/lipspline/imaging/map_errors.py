@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lipspline.imaging.problem import Iteration, Problem, solve_problem
-from lipspline.imaging.strength import choose
+from lipspline.imaging.strength import QUIET, choose
 from lipspline.operators import MultiCoilMRI
 
 SURPLUS = 0.25
@@ -87,12 +87,15 @@ def with_better_maps(problem: Problem, estimated: Callable[[Tensor], Problem]) -
         estimated: the problem with the maps that it estimates from k-space `(1, C, H, W)`, in the unit of y.
     """
     for _ in range(PASSES):
-        if problem.total_noise < WORTH * problem.noise:
+        if problem.total_noise < WORTH * max(problem.noise, QUIET * problem.H.norm_bounds()[1]):
             break
         H, chosen = problem.H, choose(PRIOR, "auto", "auto", problem, refine=False)
         assert isinstance(H, MultiCoilMRI)
         image = solve_problem(chosen.name, problem, chosen.served, chosen.weight, SOLVED).solution.value
-        better = with_map_errors(estimated(problem.y.where(H.mask, H.fully_sampled().forward(image))))
+        try:
+            better = with_map_errors(estimated(problem.y.where(H.mask, H.fully_sampled().forward(image))))
+        except ValueError:  # no maps are determined by what the image adds; those of the data were
+            break
         if better.total_noise >= problem.total_noise:
             break
         problem = replace(better, map_passes=problem.map_passes + 1)
