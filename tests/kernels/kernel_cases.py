@@ -138,6 +138,7 @@ def samples(dtype: torch.dtype) -> dict[str, tuple]:
         "ray_sums": (normal(2, 4, 6, 4), *lines, 5),
         "ray_spread": (normal(2, 3, 5, 4), *lines, 4, 6),
         "winograd": (x, normal(6, 4, 3, 3), normal(6)),
+        "winograd_weights": (x, normal(2, 6, 5, 3)),
         "wavelet_split": (normal(2, 7, 9, 2), normal(2, 4), 2),
         "wavelet_merge": (normal(2, 7, 9, 2), normal(2, 3, 7, 9, 2), normal(2, 4), 2),
         "total_variation": (normal(3, 7), normal(3, 7).exp(), normal(3).exp()),

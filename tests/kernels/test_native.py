@@ -64,6 +64,7 @@ SIZES = {
     **dict.fromkeys(("householder", "householder_backward"), (2, 3, 4)),
     **dict.fromkeys(("line_sums", "line_spread", "ray_sums", "ray_spread"), (2, 3, 4, 5, 6)),
     "winograd": (1, 4, 5, 3, 7),
+    "winograd_weights": (1, 4, 5, 3, 7, 1),
     "ridge_gradient": (2, 1, 5, 6, 26, 8, 4, 6, 3, 16),
     "ridge_energy": (2, 1, 5, 6, 26, 8, 4, 6, 3, 16),
     "ridge_pairing": (2, 2, 5, 6, 26, 8, 4, 6, 3),

@@ -8,7 +8,15 @@ from torch.nn import functional as F
 
 from lipspline import kernels
 from lipspline.kernels import native
-from lipspline.kernels.winograd import convolve, has_winograd, prepare, runs_winograd
+from lipspline.kernels.winograd import (
+    convolution,
+    convolve,
+    has_winograd,
+    learns_winograd,
+    prepare,
+    runs_winograd,
+    weight_gradient,
+)
 
 pytestmark = pytest.mark.skipif(not has_winograd(), reason="the C kernels are not built, or the processor has no AVX2")
 
@@ -133,3 +141,95 @@ def test_where_it_runs():
         assert not runs_winograd(x, weight, bias)
     finally:
         library.lipspline_limit_instruction_set(2)
+
+
+# Gradients
+
+
+def gradients(function, x, weight, bias, g):
+    """Those of `sum(g * function(...))` with respect to everything."""
+    leaves = [t.clone().requires_grad_() for t in (x, weight, bias)]
+    return torch.autograd.grad(function(*leaves), leaves, g)
+
+
+def definition(x, weight, bias):
+    return F.conv2d(x, weight, bias, padding=1)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (16, 16, 24, 40, 40), (2, 70, 18, 3, 50)])
+def test_gradients_are_those_of_the_convolution(shape):
+    x, weight, bias = data(*shape)
+    g = torch.randn(shape[0], shape[2], *shape[3:])
+    wanted = gradients(definition, *(t.double() for t in (x, weight, bias)), g.double())
+    for ours, exact in zip(gradients(convolution, x, weight, bias, g), wanted, strict=True):
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours.double(), exact, rtol=0, atol=4e-6 * float(exact.abs().max()))
+
+
+def test_only_the_gradients_that_are_wanted_are_computed():
+    x, weight, _ = data(2, 16, 16, 9, 9)
+    y = convolution(x, weight.requires_grad_(), None)
+    assert y.requires_grad
+    y.sum().backward()
+    assert x.grad is None
+    torch.testing.assert_close(weight.grad, weight_gradient(x, torch.ones_like(y)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_gradients_are_read_in_every_layout(layout):
+    x, weight, bias = data(2, 24, 24, 9, 11)
+    g = torch.randn(2, 24, 9, 11)
+    wanted = gradients(convolution, x, weight, bias, g)
+    laid_out = gradients(
+        convolution, x.contiguous(memory_format=layout), weight, bias, g.contiguous(memory_format=layout)
+    )
+    expanded = gradients(convolution, x, weight, bias, torch.ones(1, 1, 1, 1).expand_as(g))
+    assert all(map(torch.equal, laid_out, wanted))
+    for ours, exact in zip(expanded, gradients(definition, x, weight, bias, torch.ones_like(g)), strict=True):
+        torch.testing.assert_close(ours, exact, rtol=0, atol=2e-4)
+
+
+def test_threads_change_no_bit_of_a_gradient():
+    x, g = torch.randn(16, 20, 40, 40), torch.randn(16, 24, 40, 40)  # 1600 tiles, cut into eight parts
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(weight_gradient(x, g))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_second_derivatives_are_those_of_the_convolution():
+    x, weight, bias = (t.requires_grad_() for t in data(1, 16, 16, 6, 5))
+    g = torch.randn(1, 16, 6, 5)
+
+    def penalty(function):
+        y = function(x, weight, bias)
+        (by_x,) = torch.autograd.grad((g * y.square()).sum(), x, create_graph=True)
+        return torch.autograd.grad(by_x.square().sum(), [x, weight, bias])
+
+    for ours, exact in zip(penalty(convolution), penalty(definition), strict=True):
+        torch.testing.assert_close(ours, exact, rtol=1e-4, atol=1e-4 * float(exact.abs().max()))
+
+
+def test_many_gradients_at_once():
+    x, weight, bias = data(1, 16, 16, 6, 5)
+    leaf, many = x.requires_grad_(), torch.randn(3, 1, 16, 6, 5)
+    ours = torch.autograd.grad(convolution(leaf, weight, bias), leaf, many, is_grads_batched=True)[0]
+    exact = torch.autograd.grad(definition(leaf, weight, bias), leaf, many, is_grads_batched=True)[0]
+    torch.testing.assert_close(ours, exact, rtol=0, atol=1e-5)
+
+
+def test_where_it_learns():
+    x, weight, bias = data(1, 16, 16, 5, 5)
+    weight.requires_grad_()
+    assert learns_winograd(x, weight, bias)
+    assert not learns_winograd(x.double(), weight.double(), bias.double())
+    assert not learns_winograd(x, weight, bias.double())
+    with kernels.using("eager"):
+        assert not learns_winograd(x, weight, bias)
+    with torch.autograd.forward_ad.dual_level():
+        assert not learns_winograd(x, weight, bias)

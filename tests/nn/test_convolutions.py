@@ -11,6 +11,7 @@ from torch.nn.utils import parametrize
 
 from lipspline.functional.convolutions import conv_norm_upper
 from lipspline.functional.matrices import METHODS, spectral_norm_upper
+from lipspline.kernels.winograd import has_winograd
 from lipspline.nn import SampleUnshuffle, conv1d, conv2d, conv3d, conv_transpose2d, linear
 
 LAYERS = {
@@ -22,6 +23,7 @@ LAYERS = {
     "conv1d": lambda: conv1d(3, 5, 4, padding_mode="circular"),
     "conv1d spectral": lambda: conv1d(3, 5, 3, constraint="spectral"),
     "conv2d": lambda: conv2d(4, 6, 3),
+    "conv2d by Winograd": lambda: conv2d(16, 16, 3),
     "conv2d one channel": lambda: conv2d(1, 6, 3),
     "conv2d to one channel": lambda: conv2d(6, 1, 3, padding_mode="circular"),
     "conv2d one channel to one": lambda: conv2d(1, 1, 3),
@@ -406,3 +408,34 @@ def test_double_backward_through_a_layer(method):
 def test_impossible_arguments_are_refused_in_one_sentence(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.skipif(not has_winograd(), reason="Winograd's algorithm does not run here")
+@pytest.mark.parametrize(
+    "options", [{}, {"c_in": 8}, {"padding_mode": "circular"}, {"groups": 2}, {"kernel": 5}, {"constraint": "spectral"}]
+)
+def test_trained_convolutions_run_winograds_algorithm_where_it_pays(options):
+    layer = conv2d(**{"c_in": 16, "c_out": 16, "kernel": 3, **options})
+    y = layer(torch.randn(2, options.get("c_in", 16), 9, 7))
+    assert ("_Convolution" in type(y.grad_fn).__name__) == (options in ({}, {"constraint": "spectral"}))
+
+
+@pytest.mark.parametrize("shape", [(16, 9, 7), (3, 16), (2, 15, 9, 7), (2, 16, 9)])
+def test_convolutions_take_and_refuse_what_torch_does(shape):
+    layer = conv2d(16, 16, 3)
+    ordinary = nn.Conv2d(16, 16, 3, padding=1)
+    ordinary.weight, ordinary.bias = nn.Parameter(layer.weight.detach()), nn.Parameter(layer.bias.detach())
+    x = torch.randn(shape)
+    try:
+        wanted = ordinary(x)
+    except RuntimeError:
+        with pytest.raises(RuntimeError):
+            layer(x)
+    else:
+        torch.testing.assert_close(layer(x), wanted, rtol=0, atol=1e-5)
+
+
+def test_convolutions_run_under_autocast():
+    layer, x = conv2d(16, 16, 3), torch.randn(1, 16, 9, 9)
+    with torch.autocast("cpu"):
+        assert layer(x).dtype == torch.bfloat16

@@ -16,7 +16,7 @@ from lipspline.paper.config import to_json
 from lipspline.paper.denoiser_training import PARAMETERS, DenoiserTraining, Start, needs, start_from, trained_weights
 from lipspline.paper.experiment import Context, Outcome
 from lipspline.paper.recipe import load
-from lipspline.paper.run import Run, run_job
+from lipspline.paper.run import Run, chain, reproduce, run_job
 from lipspline.priors import zoo
 from lipspline.priors.denoisers import available
 from lipspline.training.checkpoint import decode
@@ -112,6 +112,34 @@ def test_a_training_can_start_from_another_rescaled_to_its_noise(tmp_path, monke
     assert provenance["start"] == trained.provenance
 
 
+RECIPE_OF_NO_STEPS = """
+extends = "denoiser-lls-5"
+[base]
+noises = [{noise}]
+[smoke.networks]
+lls = {{ start = {{ recipe = "denoiser-lls-{{noise}}", network = "lls" }}, steps = 0 }}
+"""
+
+
+@pytest.mark.usefixtures("needs_bsd")
+def test_a_network_of_no_steps_is_the_one_it_starts_from_and_that_is_trained_first(tmp_path):
+    """The tables show networks that other recipes have trained, for each noise level those of a recipe of its own."""
+    path = tmp_path / "own.toml"
+    path.write_text(RECIPE_OF_NO_STEPS.format(noise=10))
+    run = Run(load(str(path), "smoke"), tmp_path)
+    (job,) = run.jobs()
+    assert [(of.recipe.name, each.name) for of, each in chain(run, job)[:-1]] == [
+        ("denoiser-lls", "lls-noise15"), ("denoiser-lls-10", "lls-noise10")]  # fmt: skip
+    results = reproduce(run, lambda job: lambda record: None, workers=2)
+    copy = files.load(trained_weights(run.folder, run.recipe.name, "lls-noise10"))
+    trained = files.load(trained_weights(run.folder, "denoiser-lls-10", "lls-noise10"))
+    x = torch.rand(1, 1, 12, 12)
+    torch.testing.assert_close(copy(x), trained(x), atol=1e-6, rtol=1e-5)
+    assert results.document["jobs"]["lls-noise10"]["psnr"] == pytest.approx(
+        trained.provenance["scores"]["bsd68"]["psnr"]
+    )
+
+
 def test_denoisers_that_are_not_trained_are_one_sentence(tmp_path):
     with pytest.raises(
         FileNotFoundError, match=r"There is no trained denoiser .*: lipspline reproduce table-denoising"
@@ -132,17 +160,18 @@ def test_a_start_of_the_same_recipe_is_trained_first():
 
 def test_a_start_without_a_noise_level_is_of_the_same_one():
     recipe = load("table-denoising", "laptop")
-    starts = {job.name: needs(job) for job in recipe.experiment.jobs(recipe.settings) if job.spec.start}
-    assert starts["lls-1e-4-noise5"] == ("lls-0-noise5",)
-    assert len(starts) == 15
+    starts = {job.name: job.spec.start for job in recipe.experiment.jobs(recipe.settings)}
+    assert starts["lls-1e-4-noise5"] == Start("lls-0", 5)
+    assert starts["gs-noise10"] == Start("gs", 10, "denoisers-10")
+    assert len(starts) == 33
 
 
-def test_the_networks_with_a_weight_go_on_with_rates_of_their_own_and_the_proximal_step():
+def test_the_networks_with_a_weight_go_on_with_the_proximal_step():
     recipe = load("table-denoising", "laptop")
     jobs = {job.name: job for job in recipe.experiment.jobs(recipe.settings)}
-    first, then = jobs["lls-0-noise10"].training, jobs["lls-1e-5-noise10"].training
-    assert (first.slopes, then.slopes, then.rotations, then.lr) == (0.2, 0.04, 0.01, 4e-3)
-    assert then.tv2_prox
+    first, then = jobs["lls-0-noise10"], jobs["lls-1e-5-noise10"]
+    assert (first.steps, then.steps, needs(then)) == (0, 600, ("lls-0-noise10",))
+    assert then.training.tv2_prox
 
 
 def test_a_weight_per_patch_is_one_of_the_mean_over_pixels_divided_by_their_number():

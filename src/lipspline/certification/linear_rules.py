@@ -19,6 +19,7 @@ from lipspline.functional.convolutions import conv_norm_upper
 from lipspline.functional.matrices import spectral_norm_upper
 from lipspline.kernels.winograd import prepare
 from lipspline.nn.combine import Scaled
+from lipspline.nn.convolutions import Conv2d
 from lipspline.nn.inference import InferenceConv2d
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -37,7 +38,7 @@ def _check_bias(layer: nn.Linear | Convolution) -> None:
         raise ValueError("bias must be a vector or None.")
 
 
-@register_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
+@register_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d, Conv2d)
 def _convolution(layer: Convolution) -> Bound:
     return _convolution_bound(layer)
 

@@ -16,7 +16,7 @@ from lipspline.certification.linear_rules import padding_upper, pairs_of
 from lipspline.certification.proof import layer_bound
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
 from lipspline.nn.combine import Averaged, Concatenated, Scaled, Sum
-from lipspline.nn.convolutions import SampleUnshuffle
+from lipspline.nn.convolutions import Conv2d, SampleUnshuffle
 from lipspline.nn.fold import freeze
 from lipspline.nn.inference import FoldedSpline, FreeKnotSpline, InferenceConv2d, InferenceSequential
 
@@ -133,7 +133,7 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
     return (inputs + 2) * (norm * _norms(x) + bias)
 
 
-@register_magnitude(nn.Conv1d, nn.Conv2d, InferenceConv2d)
+@register_magnitude(nn.Conv1d, nn.Conv2d, Conv2d, InferenceConv2d)
 def _convolution(layer: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
     size = layer.weight.abs().flatten(2).sum(2)  # (out, in / groups)
     parts = size.view(layer.groups, -1, size.shape[1])

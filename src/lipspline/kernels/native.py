@@ -20,8 +20,8 @@ from torch import Tensor
 INSTRUCTION_SETS = ("baseline", "AVX2", "AVX-512")
 SINGLE, DOUBLE = (torch.float32,), (torch.float64,)
 NUMBERS = SINGLE + DOUBLE
-PANEL = 16
-"""Output channels that Winograd's algorithm takes at a time."""
+LANES, PANEL = 8, 16
+"""Input and output channels that Winograd's algorithm takes at a time."""
 
 
 class CFunction(NamedTuple):
@@ -106,6 +106,15 @@ FUNCTIONS = {
     "ray_spread": CFunction(4, 0, 5, 0, lambda b, i, j, k, n: (4 * b * i * j, i * j, i * j, 4 * b * k * n), (1, 2)),
     "winograd": CFunction(
         3, 0, 5, 1, lambda n, h, w, i, o: (n * h * w * i, 36 * i * (o + -o % PANEL), o, n * h * w * o), numbers=SINGLE
+    ),
+    # images, height, width, in, out; parts
+    "winograd_weights": CFunction(
+        2,
+        0,
+        6,
+        1,
+        lambda n, h, w, i, o, p: (n * h * w * i, n * h * w * o, 9 * p * (i + -i % LANES) * (o + -o % PANEL)),
+        numbers=SINGLE,
     ),
     "ridge_gradient": CFunction(5, 1, 10, 2, _ridge_gradient, numbers=SINGLE),
     "ridge_energy": CFunction(5, 1, 10, 1, _ridge_energy, float64=(5,), numbers=SINGLE),

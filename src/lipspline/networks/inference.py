@@ -12,6 +12,7 @@ from lipspline import kernels
 from lipspline._infra import checks
 from lipspline.certification import layer_bound
 from lipspline.certification.inspection import unwrapped
+from lipspline.nn.convolutions import Conv2d
 from lipspline.nn.fold import fold
 from lipspline.nn.inference import InferenceConv2d, InferenceSequential
 
@@ -60,7 +61,7 @@ def for_inference_(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if isinstance(module, nn.Conv2d):  # torch goes by the weight, whatever the layout of the image
             module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
-            if type(module) is nn.Conv2d:
+            if type(module) in (nn.Conv2d, Conv2d):
                 module.__class__ = InferenceConv2d
         if type(module) is nn.Sequential:
             module.__class__ = InferenceSequential

@@ -15,12 +15,51 @@ from lipspline.functional.convolutions import (
     conv_norms_upper,
 )
 from lipspline.functional.matrices import Method, orthonormalize
+from lipspline.kernels.winograd import convolution, learns_winograd
 from lipspline.nn.blocks import InvertibleDownsampling
 from lipspline.nn.matrices import INITS, AlmostOrthogonal, Constraint, Init, Orthonormal, Spectral, check_method
 
 PADDING_MODES = ("zeros", "circular")
+FEWEST = 16
+"""Channels, in and out, from which Winograd's algorithm pays."""
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose2d
 Kind = Literal["orthogonal", "spectral", "aol"]
+
+
+class Conv2d(nn.Conv2d):
+    """`nn.Conv2d`, except that 3 x 3 kernels with zeros around the image run Winograd's algorithm, gradients too.
+
+    Where the C kernels do not run, a compiler looks on or transforms of torch want more than a gradient, it is torch's
+    convolution; both round differently in the last bits. Results are channels last.
+    """
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if self.is_winograd(input, weight, bias) and learns_winograd(input, weight, bias):
+            return convolution(input, weight, bias)
+        return super()._conv_forward(input, weight, bias)
+
+    @property
+    def has_algorithm(self) -> bool:
+        """Whether Winograd's algorithm computes this convolution, on processors that can run it."""
+        return (
+            self.kernel_size == (3, 3)
+            and self.padding in ("same", (1, 1))
+            and self.padding_mode == "zeros"
+            and self.stride == self.dilation == (1, 1)
+            and self.groups == 1
+            and min(self.in_channels, self.out_channels) >= FEWEST
+        )
+
+    def is_winograd(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+        """Whether the algorithm computes this layer of a batch of images, all of the shapes that the layer has."""
+        return (
+            self.has_algorithm
+            and x.ndim == 4
+            and x.shape[1] == self.in_channels
+            and weight.shape == (self.out_channels, self.in_channels, 3, 3)
+            and (bias is None or bias.shape == (self.out_channels,))
+            and not torch.is_autocast_enabled("cpu")
+        )
 
 
 class OrthogonalConvolution(Constraint):
@@ -138,7 +177,7 @@ def conv2d(
     """
     _check_convolution(c_in, c_out, kernel, stride, groups, constraint, padding_mode, method, init)
     options = {"padding": "same", "padding_mode": padding_mode, "bias": bias, "groups": groups}
-    layer = nn.Conv2d(c_in * stride**2, c_out, kernel, **options)
+    layer = Conv2d(c_in * stride**2, c_out, kernel, **options)
     _constrain(layer, constraint, method, init, lipschitz)
     return layer if stride == 1 else nn.Sequential(nn.PixelUnshuffle(stride), layer)
 

@@ -15,10 +15,8 @@ from lipspline.functional.spline import region_tables
 from lipspline.kernels import overwrite_piecewise_affine, piecewise_affine
 from lipspline.kernels.dispatch import wants_only_values
 from lipspline.kernels.winograd import convolve, prepare, runs_winograd
+from lipspline.nn.convolutions import Conv2d
 from lipspline.nn.spline import LinearSpline
-
-FEWEST = 16
-"""Channels, in and out, from which Winograd's algorithm pays."""
 
 
 class FoldedSpline(nn.Module):
@@ -179,11 +177,10 @@ def _refresh_after_loading(layer: FoldedSpline | FreeKnotSpline, _: object) -> N
     layer.refresh()
 
 
-class InferenceConv2d(nn.Conv2d):
-    """A convolution of channels-last images that runs Winograd's algorithm if it is 3 x 3 with zeros around the image.
+class InferenceConv2d(Conv2d):
+    """A convolution of channels-last images that keeps the kernels as Winograd's algorithm wants them.
 
-    Where a derivative is wanted, the C kernels do not run or a compiler looks on, it is `nn.Conv2d`; both round
-    differently in the last bits. The transformed kernels are kept, and made anew when the weight has changed.
+    They are made anew when the weight has changed. Where a derivative is wanted it is a `Conv2d` like others.
     """
 
     _prepared: tuple[Tensor, Tensor] | None = None
@@ -221,18 +218,6 @@ class InferenceConv2d(nn.Conv2d):
 
     def _values(self) -> tuple[Tensor, ...]:
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
-
-    @property
-    def has_algorithm(self) -> bool:
-        """Whether Winograd's algorithm computes this convolution, on processors that can run it."""
-        return (
-            self.kernel_size == (3, 3)
-            and self.padding in ("same", (1, 1))
-            and self.padding_mode == "zeros"
-            and self.stride == self.dilation == (1, 1)
-            and self.groups == 1
-            and min(self.in_channels, self.out_channels) >= FEWEST
-        )
 
     def _transformed(self) -> Tensor:
         """The kernels as the algorithm wants them. Comparing all weights takes microseconds, and no change escapes."""

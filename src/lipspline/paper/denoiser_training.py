@@ -15,7 +15,7 @@ from lipspline.networks.complexity import effective_regions
 from lipspline.networks.files import load, save
 from lipspline.networks.inference import plain
 from lipspline.networks.rescale import rescale_
-from lipspline.paper.config import Amount, Count, Positive, added_later, to_json
+from lipspline.paper.config import Amount, Count, Natural, Positive, added_later, to_json
 from lipspline.paper.experiment import Context, Outcome
 from lipspline.paper.networks import Activation, check_options
 from lipspline.training.loop import Fit, Plan, fit
@@ -38,7 +38,7 @@ class Start:
     Args:
         network: its name in its recipe.
         noise: what it was trained for; if not given, what the training that starts from it is for.
-        recipe: which recipe it is of; this one if not given.
+        recipe: which recipe it is of; this one if not given. "{noise}" in it becomes the noise level.
     """
 
     network: str
@@ -64,7 +64,7 @@ class DenoiserSpec:
         options: of the activation.
         tv2_weight: λ of [eq:optim_network].
         start: where its parameters come from; random if not given.
-        steps: how long it is trained, if not as long as the others.
+        steps: how long it is trained, if not as long as the others; 0 leaves it as it starts.
         lr, slopes, rotations: its rates, if not those of the others.
     """
 
@@ -75,7 +75,7 @@ class DenoiserSpec:
     options: dict[str, Any] = field(default_factory=dict)
     tv2_weight: Amount = 0.0
     start: Start | None = None
-    steps: Count | None = None
+    steps: Natural | None = None
     lr: Positive | None = added_later(None)
     slopes: Positive | None = added_later(None)
     rotations: Positive | None = added_later(None)
@@ -171,8 +171,9 @@ def make_job(
 ) -> DenoiserJob:
     """The training of a network for a noise level, with the rates of its own that it may have."""
     rates = {name: getattr(spec, name) for name in ("lr", "slopes", "rotations") if getattr(spec, name) is not None}
-    if spec.start is not None and spec.start.noise is None:
-        spec = replace(spec, start=replace(spec.start, noise=noise))
+    if spec.start is not None:
+        start = replace(spec.start, recipe=spec.start.recipe.replace("{noise}", str(noise)))
+        spec = replace(spec, start=start if start.noise is not None else replace(start, noise=noise))
     return DenoiserJob(network, spec, noise, replace(training, **rates), training_images, test_images)
 
 
@@ -198,7 +199,7 @@ def run(job: DenoiserJob, context: Context) -> Outcome:
     model = job.spec.build(context.seed)
     if job.spec.start is not None:
         start_from(model, job.spec.start, job.noise, context)
-    evidence = train(model, job, context)
+    evidence = train(model, job, context) if job.steps else Fit(0, {}, [], 0.0, 0)
     if ranks.is_main():
         write_whole(context.folder / PARAMETERS, encode(model.state_dict()))
     ordinary = plain(model)

@@ -115,7 +115,8 @@ def _verdicts(settings: DenoisingSettings, psnr: PsnrByNoise, outcomes: Mapping[
 def _lls_best(settings: DenoisingSettings, psnr: PsnrByNoise) -> Verdict:
     """Whether the best spline denoiser beats every rival of the same budget at every noise level."""
     splines = _splines(settings)
-    equal = [name for name in splines if settings.networks[name].start is None]
+    budgets = {name: _budget(spec) for name, spec in settings.networks.items()}
+    equal = [name for name in splines if all(budgets[name] == budgets[each] for each in budgets if each not in splines)]
     gaps = {
         noise: max(row[name] for name in equal) - max(row[name] for name in row if name not in splines)
         for noise, row in psnr.items()
@@ -123,6 +124,11 @@ def _lls_best(settings: DenoisingSettings, psnr: PsnrByNoise) -> Verdict:
     }
     text = ", ".join(f"noise {noise}: {gap:+.2f} dB" for noise, gap in gaps.items())
     return Verdict(all(gap > 0 for gap in gaps.values()), f"best LLS minus best rival, {text or 'none to compare'}")
+
+
+def _budget(spec: DenoiserSpec) -> tuple[str | None, int | None]:
+    """Where a denoiser starts from and how many steps it makes: what those that are compared must share."""
+    return spec.start.recipe if spec.start is not None else None, spec.steps
 
 
 def _relu_worst(settings: DenoisingSettings, psnr: PsnrByNoise) -> Verdict:

@@ -101,8 +101,6 @@ def reproduce(run: Run, watch: JobWatch, workers: int = 1) -> Results:
         watch: gives every job its observer.
         workers: processes that share the jobs; each has its part of torch's threads.
     """
-    for of, job in prerequisites(run):
-        train(of, job, watch)
     with _helpers(run, workers):
         outcomes = work(run, watch)
     report = run.recipe.experiment.report(run.recipe.settings, outcomes, run.recipe.expect)
@@ -116,25 +114,28 @@ def reproduce(run: Run, watch: JobWatch, workers: int = 1) -> Results:
 def work(run: Run, watch: JobWatch) -> dict[str, Outcome]:
     """Run every job that no other process has claimed, and wait for the others; returns all outcomes by name.
 
-    Any number of processes may work on one run folder, also from several machines that share it.
+    What a run needs of other recipes is run like its own jobs. Any number of processes may work on one run folder, also
+    from several machines that share it.
     """
-    jobs, done = run.jobs(), {}
-    while len(done) < len(jobs):
+    steps = [*prerequisites(run), *((run, job) for job in run.jobs())]
+    needed = {of.outcome(job.name): [at.outcome(each.name) for at, each in chain(of, job)[:-1]] for of, job in steps}
+    done: dict[Path, Outcome] = {}
+    while len(done) < len(steps):
         before = len(done)
-        for job in jobs:
-            if job.name not in done and (outcome := _attempt(run, job, watch)) is not None:
-                done[job.name] = outcome
+        for of, job in steps:
+            path = of.outcome(job.name)
+            ready = path not in done and (path.is_file() or all(each.is_file() for each in needed[path]))
+            if ready and (outcome := _attempt(of, job, watch)) is not None:
+                done[path] = outcome
         if len(done) == before:
             time.sleep(PAUSE)
-    return {job.name: done[job.name] for job in jobs}
+    return {job.name: done[run.outcome(job.name)] for job in run.jobs()}
 
 
 def _attempt(run: Run, job: Job, watch: JobWatch) -> Outcome | None:
-    """The outcome of a job if it is done or can be run now; None if another process runs it, or must come first."""
+    """The outcome of a job that is done or can be run; None if another process runs it."""
     if run.outcome(job.name).is_file():
         return run_job(run, job, watch(job))
-    if not all(run.outcome(name).is_file() for name in run.recipe.experiment.needs(job)):
-        return None
     with _claimed(run.folder / f"{job.name}.lock") as mine:
         return run_job(run, job, watch(job)) if mine else None
 
@@ -196,7 +197,7 @@ def minutes_left(steps: Sequence[tuple[Run, Any]]) -> float:
     total = 0.0
     for run, job in steps:
         if not run.outcome(job.name).is_file():
-            total += run.recipe.minutes * job.steps / sum(each.steps for each in run.jobs())
+            total += run.recipe.minutes * (job.steps + 1) / sum(each.steps + 1 for each in run.jobs())
     return total
 
 

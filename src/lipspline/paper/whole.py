@@ -4,6 +4,7 @@ What is done stays on disk, recipe by recipe and job by job, so that a run that 
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -104,14 +105,14 @@ def progress_of_all(
     with bars(console, keep=True) as display:
 
         def watch_run(run: Run) -> JobWatch:
-            left = [job for job in run.jobs() if not run.outcome(job.name).is_file()]
-            steps = sum(job.steps for job in left)
-            share = {job.name: minutes[run.recipe.name] * job.steps / steps for job in left}
+            share: dict[str, float] = defaultdict(float)  # a job may have the name of one that it starts from
+            for of, job in [*prerequisites(run), *((run, job) for job in run.jobs())]:
+                share[job.name] += minutes_left([(of, job)])
             place = [each.recipe.name for each in every].index(run.recipe.name) + 1
             label = f"{run.recipe.name}, recipe {place} of {len(every)}"
 
             def watch(job: Job) -> Observer:
-                pace.begin(f"{run.recipe.name}/{job.name}", share.get(job.name, 0.0))
+                pace.begin(f"{run.recipe.name}/{job.name}", share[job.name])
                 display.show("all", pace.done, pace.total, label=label, left=pace.left())
 
                 def observe(record: Record) -> None:
