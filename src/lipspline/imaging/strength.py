@@ -229,7 +229,7 @@ def _choose_denoiser(
         assert chosen is not None
         served = found.at(level, range=values).to(problem.y.device)
         return Strength(found, served, found.name, chosen, "given" if weight else words, level, values)
-    level = automatic_level(found, relative, weight) if noise == "auto" else checks.positive("noise", noise)
+    level = automatic_level(found.levels_for(values), relative, weight) if noise == "auto" else checks.positive("noise", noise)
     chosen = weight or matching_beta(relative, level)
     served = found.at(level, range=values).to(problem.y.device)
     return Strength(found, served, f"{found.name}-{level:.3g}", chosen, words, level, values)
@@ -275,7 +275,14 @@ def matching_noise(relative: float, beta: float) -> float:
     return min(max(255 * relative / sqrt(beta), NOISES[0]), NOISES[1])
 
 
-def automatic_level(prior: Prior, relative: float, weight: float | None = None) -> float:
-    """The noise level that goes with β; where β is free too, not below those that the denoiser was trained for."""
+def automatic_level(trained: tuple[float, ...], relative: float, weight: float | None = None) -> float:
+    """The noise level that goes with β; where β is free too, not below those that the denoiser was trained for.
+
+    Below them it would be averaged with the identity, which does what a smaller β does, and slows the iteration down.
+
+    Example:
+        >>> round(automatic_level((5, 15), 0.001, 0.1), 2), automatic_level((5, 15), 0.001), automatic_level((10, 30), 0.001)
+        (1.0, 5, 10)
+    """
     level = matching_noise(relative, weight or USUAL_BETA)
-    return max(level, min(prior.levels)) if weight is None else level
+    return max(level, min(trained)) if weight is None else level

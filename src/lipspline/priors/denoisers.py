@@ -71,12 +71,18 @@ class DenoiserPrior(Prior):
             >>> served(torch.zeros(1, 1, 8, 8)).shape, certify(served).upper <= 1
             (torch.Size([1, 1, 8, 8]), True)
         """
+        factor = self._wider(range)
+        network = self._trained(noise, factor)
+        return network if range == self.range else Rescaled(network, factor, offset=range[0] - factor * self.range[0])
+
+    def levels_for(self, range: tuple[float, float]) -> tuple[float, ...]:
+        """The levels that it was trained for, times how much wider a range is than that of the training."""
+        factor = self._wider(range)
+        return tuple(level * factor for level in self.levels)
+
+    def _wider(self, range: tuple[float, float]) -> float:
         low, high = checked_range(range)
-        (own_low, own_high), network = self.range, self._trained(noise, (high - low) / (self.range[1] - self.range[0]))
-        if (low, high) == (own_low, own_high):
-            return network
-        factor = (high - low) / (own_high - own_low)
-        return Rescaled(network, factor, offset=low - factor * own_low)
+        return (high - low) / (self.range[1] - self.range[0])
 
     def _trained(self, noise: float | None, factor: float) -> Network:
         """The network for noise `noise / factor`, in the range that it was trained on."""

@@ -59,6 +59,10 @@ class Prior(ABC):
             range: the values that occur, such as (-1, 1) for real and imaginary parts of complex images.
         """
 
+    def levels_for(self, range: tuple[float, float]) -> tuple[float, ...]:
+        """The noise levels at which it serves values in `range` as it was trained."""
+        return self.levels
+
     def document(self) -> dict[str, Any]:
         """What stands in a certificate, as JSON values."""
         return {"name": self.name, "kind": str(self.kind), "sha256": self.sha256, "levels": list(self.levels)}
