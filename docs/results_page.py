@@ -1,6 +1,7 @@
-"""Write docs/results.md and docs/what-holds.md from results/*.json, which `lipspline reproduce` and `bench` have found.
+"""Write the pages of results from results/*.json, which `lipspline reproduce` and `bench` have found.
 
-`--check` fails if the pages do not show the committed results.
+docs/results.md lists the runs, docs/results/ has a page for each, docs/what-holds.md counts claims. `--check` fails if the pages do not show
+the committed results.
 """
 
 import json
@@ -12,21 +13,27 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).resolve().parent
-PAGE = DOCS / "results.md"
 SUMMARY = DOCS / "what-holds.md"
 RECIPES = DOCS.parent / "src" / "lipspline" / "paper" / "recipes"
 RESULTS = DOCS.parent / "results"
 HEADER = """# Results
 
-Runs really made, from the files in `results/`; made by `python docs/results_page.py`. Each says which command made it.
-`paper` is what is printed there, `difference` is ours minus that. The summary is
-[what of the paper holds](what-holds.md).
+Runs really made, from the files in `results/`; made by `python docs/results_page.py`. Each has a page with our numbers, the
+paper's and the difference, its claims, its pictures and the command that made it. The summary is [what of the paper
+holds](what-holds.md).
+"""
+LIST = """```{toctree}
+:hidden:
+:glob:
+
+results/*
+```
 """
 SUMMARY_HEADER = """# What of the paper holds
 
 Counted from the files in `results/` and nothing else; made by `python docs/results_page.py`. A claim holds if our run,
 at the scale named, bears it out. Claims marked (ours) are not the paper's and are counted apart. What a run does
-differently from the published protocol stands [beside its tables](results.md).
+differently from the published protocol stands [on the page of its run](results.md).
 """
 GPUS, CORES_A_GPU = 8, 100
 PAPER_SCALE = f"""Measured core-hours of the runs above, times the multiplications of the published protocol over those
@@ -35,6 +42,7 @@ cores, and that all are busy, which `torchrun` (trainings) and `lipspline reprod
 jobs) can come near to. Nothing that takes more than an hour starts unless its scale is named."""
 MEANING = tomllib.loads((DOCS / "results_meaning.toml").read_text())
 """A sentence on what a table means, by recipe."""
+PUBLISHED = "`paper` is what is printed there, `difference` is ours minus that."
 JUDGEMENTS = {True: "holds", False: "does not hold", None: "too short to judge"}
 SOURCES = """## Whose images the figures show
 
@@ -48,35 +56,43 @@ Changed: undersampled, projected, made noisy, reconstructed, denoised. TCIA is T
 """
 
 
-def page(results: Path = RESULTS, seen_from: Path = DOCS) -> str:
-    """The text of the page for a folder of results.
-
-    Args:
-        seen_from: the folder of the page, for links to figures.
-    """
+def pages(results: Path = RESULTS, docs: Path = DOCS) -> dict[Path, str]:
+    """The texts of the list of runs and of a page for each run, by the file that they belong into."""
     documents = {path.stem: json.loads(path.read_text()) for path in sorted(results.glob("*.json"))}
-    experiments = [
-        experiment(
-            document, figures(results / "figures", label, seen_from), _link(results / f"{label}.json", seen_from)
-        )
-        for label, document in documents.items()
-        if "recipe" in document
-    ]
-    missing = "\nNo experiment has been run for these pages yet: `lipspline reproduce --list`.\n"
-    costs = [bench(documents["bench"])] if "bench" in documents else []
-    sources = [SOURCES] if (results / "figures").exists() else []
-    return "\n".join([HEADER, *(experiments or [missing]), *costs, *sources]).rstrip() + "\n"
+    runs = {label: document for label, document in documents.items() if "recipe" in document}
+    missing = "No experiment has been run for these pages yet: `lipspline reproduce --list`.\n"
+    parts = [HEADER, f"{LIST}\n{_runs(runs)}\n" if runs else missing]
+    parts += [bench(documents["bench"])] if "bench" in documents else []
+    parts += [SOURCES] if (results / "figures").exists() else []
+    texts = {docs / "results.md": "\n".join(parts).rstrip() + "\n"}
+    folder = docs / "results"
+    for label, document in runs.items():
+        link = _link(results / f"{label}.json", folder)
+        texts[folder / f"{label}.md"] = experiment(document, figures(results / "figures", label, folder), link)
+    return texts
+
+
+def _runs(runs: Mapping[str, Mapping[str, Any]]) -> str:
+    """A line for each run: its page, how many of its claims hold, and what it means."""
+    rows = []
+    for label, run in runs.items():
+        verdicts = [claim["holds"] for claim in run["claims"].values()]
+        held = f"{sum(holds is True for holds in verdicts)} of {len(verdicts)}"
+        meaning = " ".join(MEANING.get(run["recipe"], "").split())
+        rows.append((f"[{run['title']}](results/{label}.md), {run['scale']} scale", held, meaning))
+    return _table(("run", "claims that hold", "what it means"), rows)
 
 
 def experiment(document: Mapping[str, Any], pictures: Sequence[str] = (), link: str = "") -> str:
-    """A section with the tables, claims and figures of a document that `lipspline reproduce` wrote, linked to it."""
+    """The page with the tables, claims and figures of a document that `lipspline reproduce` wrote, linked to it."""
     seed = f" --seed {document['seed']}" if document["seed"] else ""
     command = f"lipspline reproduce {document['recipe']} --scale {document['scale']}{seed}"
     parts = [
-        f"## {document['title']}, {document['scale']} scale",
+        f"# {document['title']}, {document['scale']} scale",
         f"`{command}`: {_duration(document['seconds'])} on {document['machine']}, finished "
         f"{document['finished']} (lipspline {document['version']}, torch {document['torch']}).",
         *([MEANING[document["recipe"]]] if document["recipe"] in MEANING else []),
+        *([PUBLISHED] if any(table["paper"] for table in document["tables"]) else []),
         *(comparison(table) for table in document["tables"]),
     ]
     if document["claims"]:
@@ -226,8 +242,14 @@ def _duration(seconds: float) -> str:
 
 
 if __name__ == "__main__":
-    pages = {PAGE: page(), SUMMARY: summary()}
-    if "--check" in sys.argv and any(not path.exists() or path.read_text() != text for path, text in pages.items()):
-        sys.exit("The pages of results do not show the files in results/: run `python docs/results_page.py`.")
-    for path, text in pages.items():
-        path.write_text(text)
+    texts = {**pages(), SUMMARY: summary()}
+    left = [path for path in (DOCS / "results").glob("*.md") if path not in texts]
+    if "--check" in sys.argv:
+        if left or any(not path.exists() or path.read_text() != text for path, text in texts.items()):
+            sys.exit("The pages of results do not show the files in results/: run `python docs/results_page.py`.")
+    else:
+        (DOCS / "results").mkdir(exist_ok=True)
+        for path, text in texts.items():
+            path.write_text(text)
+        for path in left:
+            path.unlink()

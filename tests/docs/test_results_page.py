@@ -22,7 +22,7 @@ DOCUMENT = {
 
 def test_a_run_has_its_command_tables_claims_and_differences(results_page):
     text = results_page.experiment(DOCUMENT)
-    assert "## Fitting, laptop scale" in text
+    assert "# Fitting, laptop scale" in text
     assert "`lipspline reproduce fig-1d --scale laptop --seed 3`: 2 min of computing on 2 cores, no GPU" in text
     assert "| function |  | relu | lls |\n" in text
     assert "| f1 | here | 0.5 ± 0.1 | 0.25 |\n|  | paper | 0.4 | – |\n|  | difference | +0.1 | – |\n| f2 | here" in text
@@ -30,7 +30,7 @@ def test_a_run_has_its_command_tables_claims_and_differences(results_page):
     assert "| `protocol.seeds` | `10` | `25` |" in text
 
 
-def test_a_section_says_what_its_table_means_and_links_to_the_numbers(results_page):
+def test_a_page_says_what_its_table_means_and_links_to_the_numbers(results_page):
     text = results_page.experiment(DOCUMENT, link="../results/fig-1d-laptop.json")
     assert results_page.MEANING["fig-1d"] in text
     assert text.endswith("[All numbers of this run](../results/fig-1d-laptop.json).\n")
@@ -60,17 +60,19 @@ def test_figures_of_a_run_are_linked_from_the_page(results_page, tmp_path: Path)
 
 def test_what_reproduce_really_writes_can_be_shown(results_page, tmp_path: Path):
     results = reproduce(Run(recipe.load("fig-1d", "smoke"), tmp_path), lambda job: lambda record: None)
-    text = results_page.page(tmp_path / "results", tmp_path)
-    assert f"## {results.document['title']}, smoke scale" in text
-    assert all(claim["claim"] in text for claim in results.document["claims"].values())
-    assert "No experiment has been run" not in text
+    listed, page = results_page.pages(tmp_path / "results", tmp_path).items()
+    assert page[0] == tmp_path / "results" / "fig-1d-smoke.md"
+    assert f"# {results.document['title']}, smoke scale" in page[1]
+    assert all(claim["claim"] in page[1] for claim in results.document["claims"].values())
+    assert "(results/fig-1d-smoke.md), smoke scale" in listed[1]
+    assert "No experiment has been run" not in listed[1]
     json.dumps(results.document)
 
 
 def test_without_experiments_the_page_says_so(results_page, tmp_path: Path):
-    assert "No experiment has been run for these pages yet" in results_page.page(tmp_path, tmp_path)
+    assert "No experiment has been run for these pages yet" in results_page.pages(tmp_path, tmp_path)[tmp_path / "results.md"]
 
 
 def test_images_of_others_are_attributed(results_page, tmp_path: Path):
     (tmp_path / "figures").mkdir()
-    assert "doi:10.7937/tcia.9ytj-5q73 | CC BY 4.0" in results_page.page(tmp_path, tmp_path)
+    assert "doi:10.7937/tcia.9ytj-5q73 | CC BY 4.0" in results_page.pages(tmp_path, tmp_path)[tmp_path / "results.md"]
