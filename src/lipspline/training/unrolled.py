@@ -86,11 +86,21 @@ def prepared(model: LearnedRidge, noise: Tensor) -> PreparedStep:
 
 
 class UnrolledLearner:
-    """What is kept of a batch are the images after the first steps, and after each of the others."""
+    """What is kept of a batch are the images after the first steps, and after each of the others.
+
+    Args:
+        first: the energy of the first steps.
+        own: those that the last of the other steps begin with; the others begin with `first`.
+    """
 
     def __init__(self, settings: EnergyTraining, first: RidgeEnergy, own: Sequence[RidgeEnergy] = ()):
+        if len(own) > settings.own_steps:
+            raise ValueError(
+                f"The denoiser to begin with has {len(own)} steps with weights of their own, but own_steps is "
+                f"{settings.own_steps}. It must be at least that."
+            )
         self.settings, self.first, self.model = settings, first, LearnedSteps(settings)
-        for step, energy in zip(self.learned, own or [first] * settings.own_steps, strict=True):
+        for step, energy in zip(self.learned, [first] * (settings.own_steps - len(own)) + [*own], strict=True):
             step.start_from(energy)
 
     @property
