@@ -1,7 +1,7 @@
 """Write the pages of results from results/*.json, which `lipspline reproduce` and `bench` have found.
 
-docs/results.md lists the runs, docs/results/ has a page for each, docs/what-holds.md counts claims. `--check` fails if the pages do not show
-the committed results.
+docs/results.md lists the runs, docs/results/ has a page for each, docs/what-holds.md counts claims. `--check` fails if
+the pages do not show the committed results.
 """
 
 import json
@@ -18,8 +18,8 @@ RECIPES = DOCS.parent / "src" / "lipspline" / "paper" / "recipes"
 RESULTS = DOCS.parent / "results"
 HEADER = """# Results
 
-Runs really made, from the files in `results/`; made by `python docs/results_page.py`. Each has a page with our numbers, the
-paper's and the difference, its claims, its pictures and the command that made it. The summary is [what of the paper
+Runs really made, from the files in `results/`; made by `python docs/results_page.py`. Each has a page with our numbers,
+the paper's and the difference, its claims, its pictures and the command that made it. The summary is [what of the paper
 holds](what-holds.md).
 """
 LIST = """```{toctree}

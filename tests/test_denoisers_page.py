@@ -26,9 +26,10 @@ def publish():
     return module.publish
 
 
-def test_the_tables_of_the_page_show_the_shipped_weights():
-    script = runpy.run_path(str(DOCS / "denoiser_tables.py"))
-    assert script["PAGE"].read_text() == script["filled"](), "Run python docs/denoiser_tables.py."
+@pytest.mark.parametrize("name", ["denoiser_tables.py", "denoiser_rivals.py"])
+def test_the_tables_of_the_page_show_the_shipped_weights_and_what_was_measured(name):
+    script = runpy.run_path(str(DOCS / name))
+    assert script["PAGE"].read_text() == script["filled"](), f"Run python docs/{name}."
 
 
 def test_a_trained_denoiser_is_published_under_its_activation_and_noise(tmp_path, publish):
