@@ -22,13 +22,6 @@ Runs really made, from the files in `results/`; made by `python docs/results_pag
 the paper's and the difference, its claims, its pictures and the command that made it. The summary is [what of the paper
 holds](what-holds.md).
 """
-LIST = """```{toctree}
-:hidden:
-:glob:
-
-results/*
-```
-"""
 SUMMARY_HEADER = """# What of the paper holds
 
 Counted from the files in `results/` and nothing else; made by `python docs/results_page.py`. A claim holds if our run,
@@ -61,7 +54,9 @@ def pages(results: Path = RESULTS, docs: Path = DOCS) -> dict[Path, str]:
     documents = {path.stem: json.loads(path.read_text()) for path in sorted(results.glob("*.json"))}
     runs = {label: document for label, document in documents.items() if "recipe" in document}
     missing = "No experiment has been run for these pages yet: `lipspline reproduce --list`.\n"
-    parts = [HEADER, f"{LIST}\n{_runs(runs)}\n" if runs else missing]
+    entries = "\n".join(f"results/{label}" for label in runs)
+    listed = f"```{{toctree}}\n:hidden:\n\n{entries}\n```\n\n{_runs(runs)}\n"
+    parts = [HEADER, listed if runs else missing]
     parts += [bench(documents["bench"])] if "bench" in documents else []
     parts += [SOURCES] if (results / "figures").exists() else []
     texts = {docs / "results.md": "\n".join(parts).rstrip() + "\n"}

@@ -70,7 +70,8 @@ def test_what_reproduce_really_writes_can_be_shown(results_page, tmp_path: Path)
 
 
 def test_without_experiments_the_page_says_so(results_page, tmp_path: Path):
-    assert "No experiment has been run for these pages yet" in results_page.pages(tmp_path, tmp_path)[tmp_path / "results.md"]
+    (text,) = results_page.pages(tmp_path, tmp_path).values()
+    assert "No experiment has been run for these pages yet" in text
 
 
 def test_images_of_others_are_attributed(results_page, tmp_path: Path):

@@ -79,15 +79,13 @@ def test_training_begins_as_good_as_the_energy():
 
 def test_a_denoiser_grows_by_steps_that_it_took_already(learner):
     """With one of the first steps less and one of its own more it is the same map."""
-    grown = EnergyTraining(
-        **{**vars(SMALL), "own_steps": SMALL.own_steps + 1, "shared_steps": SMALL.shared_steps - 1}
-    )
+    grown = EnergyTraining(**{**vars(SMALL), "own_steps": SMALL.own_steps + 1, "shared_steps": SMALL.shared_steps - 1})
     denoiser = exported_steps(learner.model, learner.first, {})
     first, *own = denoiser.parts()
     larger = exported_steps(UnrolledLearner(grown, first, own).model, first, {})
     y = torch.rand(1, 1, 20, 20)
     torch.testing.assert_close(larger.at(0.1)(y), denoiser.at(0.1)(y), atol=1e-4, rtol=0)
-    with pytest.raises(ValueError, match="own_steps is 2. It must be at least that"):
+    with pytest.raises(ValueError, match=r"own_steps is 2\. It must be at least that"):
         UnrolledLearner(EnergyTraining(**{**vars(SMALL), "own_steps": 2}), first, [first] * 3)
 
 

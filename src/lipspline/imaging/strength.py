@@ -229,7 +229,10 @@ def _choose_denoiser(
         assert chosen is not None
         served = found.at(level, range=values).to(problem.y.device)
         return Strength(found, served, found.name, chosen, "given" if weight else words, level, values)
-    level = automatic_level(found.levels_for(values), relative, weight) if noise == "auto" else checks.positive("noise", noise)
+    if noise == "auto":
+        level = automatic_level(found.levels_for(values), relative, weight)
+    else:
+        level = checks.positive("noise", noise)
     chosen = weight or matching_beta(relative, level)
     served = found.at(level, range=values).to(problem.y.device)
     return Strength(found, served, f"{found.name}-{level:.3g}", chosen, words, level, values)
@@ -281,8 +284,8 @@ def automatic_level(trained: tuple[float, ...], relative: float, weight: float |
     Below them it would be averaged with the identity, which does what a smaller β does, and slows the iteration down.
 
     Example:
-        >>> round(automatic_level((5, 15), 0.001, 0.1), 2), automatic_level((5, 15), 0.001), automatic_level((10, 30), 0.001)
-        (1.0, 5, 10)
+        >>> automatic_level((5, 15), 0.001), automatic_level((10, 30), 0.001), automatic_level((5, 15), 0.001, 0.1)
+        (5, 10, 1.0)
     """
     level = matching_noise(relative, weight or USUAL_BETA)
     return max(level, min(trained)) if weight is None else level
