@@ -60,7 +60,15 @@ MODELS = {
 }
 
 
-EVERY_DAY = ("splines", "splines as they start", "splines of images", "one spline for all", "free knots", "sorted pairs", "reflected pairs")
+EVERY_DAY = (
+    "splines",
+    "splines as they start",
+    "splines of images",
+    "one spline for all",
+    "free knots",
+    "sorted pairs",
+    "reflected pairs",
+)
 every_model = [name if name in EVERY_DAY else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
 
 
