@@ -1,6 +1,7 @@
 """Certified radii that are reached, accuracies, and losses beside their definitions."""
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ def test_a_constant_for_each_logit_gives_a_smaller_radius():
 
 
 def test_a_binary_classifier_decides_by_the_sign():
-    assert robust.certified_radius(torch.tensor([[-2.0], [0.5]]), lipschitz=2.0).tolist() == [1.0, 0.25]
+    assert robust.certified_radius(torch.tensor([[-2.0], [0.5]]), lipschitz=2.0).tolist() == pytest.approx([1.0, 0.25])
     assert robust.certified_accuracy(torch.tensor([-2.0, 0.5]), torch.tensor([-1, 1]), 1.0) == 0.5
 
 
@@ -123,3 +124,59 @@ def test_the_ramp_counts_what_misses_the_margin_and_gives_up_on_the_rest():
     (hinge,) = torch.autograd.grad(robust.multi_margin_loss(hopeless, torch.tensor([0])), hopeless)
     assert float(ramp.abs().max()) < 1e-9
     assert float(hinge.abs().max()) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(2000, 3), (2000,)])
+def test_no_rounding_makes_a_radius_longer(dtype, shape):
+    """In bfloat16 a quotient may be 0.4 % too long, and nobody has proved these."""
+    logits = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(dtype)
+    radius = robust.certified_radius(logits, 0.7)
+    for row, found in zip(logits.double().tolist(), radius.double().tolist(), strict=True):
+        if isinstance(row, list):
+            first, second = (Fraction(z) for z in sorted(row)[:-3:-1])
+            assert 2 * Fraction(found) ** 2 * Fraction(0.7) ** 2 <= (first - second) ** 2
+            assert found == pytest.approx(float(first - second) / (math.sqrt(2) * 0.7), rel=1e-6)
+        else:
+            assert Fraction(found) * Fraction(0.7) <= abs(Fraction(row))
+            assert found == pytest.approx(abs(row) / 0.7, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        (torch.tensor([[0], [1]]), r"labels must have the shape \(2,\), one class a row of logits, but have \(2, 1\)"),
+        (torch.tensor([0.0, 1.0]), r"labels must be integers, the numbers of classes, but are torch\.float32"),
+        (torch.tensor([0]), "2 rows of logits, but 1 labels"),
+    ],
+)
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda logits, labels: robust.certified_accuracy(logits, labels, 0.1),
+        robust.multi_margin_loss,
+        robust.hkr_loss,
+        robust.ramp_loss,
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(of, labels, sentence):
+    """(B, 1) labels were spread over all rows, and gave an accuracy of nothing."""
+    with pytest.raises(ValueError, match=sentence):
+        of(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), labels)
+
+
+@pytest.mark.parametrize(("labels", "words"), [([0, 3], "0 to 3"), ([-1, 0], "-1 to 0")])
+def test_labels_of_other_classes_are_no_mistakes_of_the_classifier(labels, words):
+    with pytest.raises(ValueError, match=f"labels must be classes from 0 to 2, but go from {words}"):
+        robust.certified_accuracy(torch.zeros(2, 3), torch.tensor(labels), 0.1)
+
+
+def test_logits_that_are_no_numbers_certify_nothing():
+    for value in (math.nan, math.inf):
+        with pytest.raises(ValueError, match=r"logits has 1 NaN or infinite value\(s\) of 3"):
+            robust.certified_radius(torch.tensor([[value, 0.0, 1.0]]))
+
+
+def test_no_accuracy_of_nothing():
+    with pytest.raises(ValueError, match="There are no logits"):
+        robust.certified_accuracy(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long), 0.1)

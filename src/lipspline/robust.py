@@ -38,7 +38,7 @@ def certified_radius(logits: Tensor, lipschitz: float = 1.0, *, bound_of: Norm =
             only every single logit has it.
 
     Returns:
-        (B,), 0 where two classes tie.
+        (B,), rounded down, in float32 at least; 0 where two classes tie.
 
     Example:
         >>> certified_radius(torch.tensor([[3.0, 1.0, 0.0]]))  # 2 / sqrt(2)
@@ -46,11 +46,15 @@ def certified_radius(logits: Tensor, lipschitz: float = 1.0, *, bound_of: Norm =
     """
     checks.positive("lipschitz", lipschitz)
     factor = _DIFFERENCES[checks.one_of("bound_of", bound_of, _DIFFERENCES)]
-    if logits.ndim == 1 or (logits.ndim == 2 and logits.shape[1] == 1):
-        return logits.reshape(len(logits)).abs() / lipschitz
-    _check_logits(logits)
-    largest = logits.topk(2, dim=1).values
-    return (largest[:, 0] - largest[:, 1]) / (factor * lipschitz)
+    checks.finite("logits", logits, "Nothing is certified of such inputs: leave them out.")
+    exact = logits.double()
+    if _is_binary(logits):
+        radius = exact.reshape(len(logits)).abs() / lipschitz
+    else:
+        _check_logits(logits)
+        largest = exact.topk(2, dim=1).values
+        radius = (largest[:, 0] - largest[:, 1]) / (factor * lipschitz)
+    return _rounded_down(radius, torch.promote_types(logits.dtype, torch.float32))
 
 
 def certified_accuracy(
@@ -74,12 +78,16 @@ def certified_accuracy(
     if not epsilon >= 0:
         raise ValueError(f"epsilon must be a length, at least 0, but is {epsilon!r}.")
     radius = certified_radius(logits, lipschitz, bound_of=bound_of)
-    if len(labels) != len(radius):
-        raise ValueError(f"There are {len(radius)} rows of logits, but {len(labels)} labels.")
-    if logits.ndim == 2 and logits.shape[1] > 1:
-        right = logits.argmax(dim=1) == labels
+    if not len(radius):
+        raise ValueError(f"There are no logits: their shape is {tuple(logits.shape)}.")
+    _check_labels(logits, labels)
+    if _is_binary(logits):
+        right = (logits.reshape(-1) > 0) == (labels.reshape(-1) > 0)
     else:
-        right = (logits.reshape(-1) > 0) == (labels > 0)
+        low, high, last = int(labels.min()), int(labels.max()), logits.shape[1] - 1
+        if low < 0 or high > last:
+            raise ValueError(f"labels must be classes from 0 to {last}, but go from {low} to {high}.")
+        right = logits.argmax(dim=1) == labels
     return float((right & ((radius > epsilon) | (epsilon == 0))).double().mean())
 
 
@@ -102,11 +110,12 @@ def hkr_loss(outputs: Tensor, labels: Tensor, *, alpha: float = 10.0, margin: fl
         tensor(-4.)
     """
     checks.positive("margin", margin)
-    if outputs.ndim == 1 or outputs.shape[1] == 1:
+    if _is_binary(outputs):
         signs = torch.where(labels > 0, 1.0, -1.0).to(outputs)[:, None]
         outputs = outputs.reshape(-1, 1)
     else:
         _check_logits(outputs)
+        _check_labels(outputs, labels)
         signs = 2 * F.one_hot(labels, outputs.shape[1]).to(outputs) - 1
     inside, outside = (signs > 0).to(outputs), (signs < 0).to(outputs)
     means = [(outputs * part).sum(0) / part.sum(0).clamp(min=1) for part in (inside, outside)]
@@ -150,6 +159,7 @@ def ramp_loss(logits: Tensor, labels: Tensor, *, margin: float = 1.0, width: flo
 def _margins(logits: Tensor, labels: Tensor) -> Tensor:
     """The right logit minus the largest other one, (B,)."""
     _check_logits(logits)
+    _check_labels(logits, labels)
     right = logits.gather(1, labels[:, None]).squeeze(1)
     return right - logits.scatter(1, labels[:, None], -torch.inf).amax(dim=1)
 
@@ -172,3 +182,29 @@ def temperature_cross_entropy(logits: Tensor, labels: Tensor, *, temperature: fl
 def _check_logits(logits: Tensor) -> None:
     if logits.ndim != 2:
         raise ValueError(f"Logits must have the shape (B, K), but have {tuple(logits.shape)}.")
+
+
+def _is_binary(logits: Tensor) -> bool:
+    """Whether there is one logit an input, whose sign decides."""
+    return logits.ndim == 1 or (logits.ndim == 2 and logits.shape[1] == 1)
+
+
+def _check_labels(logits: Tensor, labels: Tensor) -> None:
+    """One label a row: labels of another shape would be compared with all rows."""
+    if len(labels) != len(logits):
+        raise ValueError(f"There are {len(logits)} rows of logits, but {len(labels)} labels.")
+    if _is_binary(logits) and labels.numel() == len(labels):
+        return
+    if labels.ndim != 1:
+        raise ValueError(
+            f"labels must have the shape ({len(logits)},), one class a row of logits, but have {tuple(labels.shape)}."
+        )
+    if labels.is_floating_point():
+        raise ValueError(f"labels must be integers, the numbers of classes, but are {labels.dtype}. Use labels.long().")
+
+
+def _rounded_down(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Lengths in float64, after up to three roundings, as the next numbers of a type that are certainly not above."""
+    below = value * (1 - 4 * torch.finfo(torch.float64).eps)
+    near = below.to(dtype)
+    return torch.where(near.double() > below, torch.nextafter(near, torch.zeros_like(near)), near)

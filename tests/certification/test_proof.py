@@ -268,3 +268,27 @@ def test_torchscript_is_refused_with_a_way_out():
         for shape in (None, (3,), torch.ones(1, 3)):
             with pytest.raises(ValueError, match=r"is of TorchScript.*Give certify the module that it was made from"):
                 certify(make(nn.Sequential(nn.Linear(3, 3), nn.ReLU())), shape)
+
+
+def test_an_example_with_nan_is_refused_as_what_it_is():
+    """It was said that the bound was wrong."""
+    with pytest.raises(ValueError, match=r"The example has 2 NaN or infinite value\(s\) of 2"):
+        certify(nn.Linear(2, 2), torch.full((1, 2), math.nan))
+
+
+def test_several_inputs_are_refused_without_printing_them():
+    with pytest.raises(TypeError, match=r"but is a tuple of Tensor, Tensor\. \(A model with several inputs"):
+        certify(nn.Bilinear(2, 2, 2), (torch.zeros(1, 2), torch.zeros(1, 2)))  # type: ignore[arg-type]
+
+
+def test_a_ratio_that_overflows_is_not_measured():
+    """No number that was seen contradicts the bound."""
+    huge = nn.Sequential(nn.Linear(1, 1), Scaled(1e200), Scaled(1e200))
+    nn.init.constant_(huge[0].bias, 1e30)
+    assert certify(huge, (1,)).lower is None
+
+
+@pytest.mark.parametrize(("function", "reason", "words"), [("soft", "x", "a str"), (torch.relu, " ", "reason")])
+def test_what_cannot_be_vouched_for(function, reason, words):
+    with pytest.raises(ValueError, match=words):
+        declare(function, 1.0, reason)

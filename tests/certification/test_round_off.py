@@ -70,7 +70,7 @@ def test_our_denoisers_have_rules_for_every_layer(activation):
 
 def test_an_unknown_layer_is_said_to_be_one():
     with pytest.raises(UnknownRoundOff, match="Declared"):
-        evaluate_exactly(declare(torch.relu, 1.0, ""), torch.ones(1, 3, dtype=torch.float64), torch.zeros(1))
+        evaluate_exactly(declare(torch.relu, 1.0, "test"), torch.ones(1, 3, dtype=torch.float64), torch.zeros(1))
 
 
 def test_the_model_stays_as_it_was():

@@ -22,6 +22,8 @@ def wants(width): return nn.Linear(width, width)
 def fails(): return {}["weights"]
 def leaves(): sys.exit(0)
 def odd(): raise RuntimeError
+def long(): raise RuntimeError("one\\n  two")
+NETWORK = nn.Linear(3, 3)
 
 class Leaves(nn.Module):
     def forward(self, x): sys.exit(0)
@@ -112,3 +114,30 @@ def test_a_bound_that_exceeds_by_rounding_says_what_to_do(certify):
     code, _, err = certify("nets.py:steep", "--lipschitz", "0.5")
     assert code == 1
     assert "lipspline.plain" not in err
+
+
+@pytest.mark.parametrize("asked", ["nan", "inf", "0", "-1"])
+def test_a_constant_that_is_none_is_refused(certify, asked):
+    """No bound exceeds NaN: exit code 0 would say that it was proved."""
+    code, out, err = certify("nets.py:steep", "--lipschitz", asked)
+    assert (code, out) == (2, "")
+    assert "lipschitz must be a positive finite number" in err
+
+
+def test_a_network_in_the_place_of_a_function_is_said_to_be_one(certify):
+    code, _, err = certify("nets.py:NETWORK", "--shape", "3")
+    assert code == 2
+    assert "nets.py has no function 'NETWORK', but a Linear: write a function that returns it." in err
+
+
+def test_errors_of_several_lines_become_one(certify):
+    code, _, err = certify("nets.py:long")
+    assert code == 2
+    assert "RuntimeError: one two (line" in err
+
+
+def test_an_input_that_memory_cannot_hold_is_one_sentence(certify):
+    code, _, err = certify("nets.py:good", "--shape", "3,1000000,1000000")
+    assert code == 2
+    assert "Traceback" not in err
+    assert "not enough memory" in err

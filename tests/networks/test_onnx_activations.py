@@ -46,6 +46,7 @@ MODELS = {
     "splines of images": (lambda: nn.Sequential(ls.nn.conv2d(1, 2, 3), bent(2), ls.nn.conv2d(2, 1, 3)), (1, 5, 6)),
     "one spline for all": (lambda: nn.Sequential(ls.nn.linear(2, 2), bent(2, shared=True)), (2,)),
     "splines of the last dimension": (lambda: nn.Sequential(ls.nn.linear(2, 2), bent(2, channel_dim=-1)), (3, 2)),
+    "splines as they start": (lambda: nn.Sequential(ls.nn.linear(2, 2), ls.nn.LinearSpline(2, radius=1.0)), (2,)),
     "free knots": (lambda: nn.Sequential(nn.Linear(2, 2), free_knots()), (2,)),
     "prelu": (lambda: nn.Sequential(ls.nn.linear(2, 2), ls.nn.LipschitzPReLU(2)), (2,)),
     "sorted pairs": (lambda: nn.Sequential(ls.nn.linear(2, 4), ls.nn.GroupSort(2), ls.nn.linear(4, 2)), (2,)),
@@ -59,7 +60,15 @@ MODELS = {
 }
 
 
-EVERY_DAY = ("splines", "splines of images", "one spline for all", "free knots", "sorted pairs", "reflected pairs")
+EVERY_DAY = (
+    "splines",
+    "splines as they start",
+    "splines of images",
+    "one spline for all",
+    "free knots",
+    "sorted pairs",
+    "reflected pairs",
+)
 every_model = [name if name in EVERY_DAY else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
 
 

@@ -26,7 +26,7 @@ class TestDenoisers:
         assert other.value[0, 1].item() == pytest.approx(-0.45 / 0.325, rel=1e-4)
 
     def test_one_that_returns_another_precision_is_read_in_that_of_the_image(self):
-        denoiser = declare(lambda x: torch.relu(x).double(), 1.0, "")
+        denoiser = declare(lambda x: torch.relu(x).double(), 1.0, "test")
         assert fbs(DATA, DIAGONAL, denoiser).value.dtype == torch.float32
 
     @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ class TestDenoisers:
     )
     def test_one_that_returns_no_real_tensor_is_refused(self, answer, words):
         with pytest.raises(ValueError, match=f"must return a real tensor, {words}"):
-            fbs(DATA, DIAGONAL, declare(answer, 1.0, ""))
+            fbs(DATA, DIAGONAL, declare(answer, 1.0, "test"))
 
     def test_one_with_weights_of_another_precision_is_refused(self):
         y = torch.zeros(1, 1, 8, 8, dtype=torch.float64)
@@ -65,7 +65,7 @@ class TestDenoisers:
             fbs(DATA, DIAGONAL, denoiser, guarantee=False)
 
     def test_nothing_is_guaranteed_of_one_that_returns_nan(self):
-        solution = fbs(DATA, DIAGONAL, declare(lambda x: x * torch.nan, 1.0, ""))
+        solution = fbs(DATA, DIAGONAL, declare(lambda x: x * torch.nan, 1.0, "test"))
         assert torch.isfinite(solution.value).all()
         assert not solution.certificate.guaranteed
         assert "returned NaN" in solution.certificate.guarantee
@@ -135,7 +135,7 @@ class TestStability:
 
     def test_an_image_that_no_data_move_is_stable(self):
         """D = -Id with β = 1/2 makes every image zero: there is no direction of ascent."""
-        evidence = stability(DATA, DIAGONAL, declare(lambda x: -x, 1.0, ""), 0.5, perturbations=1, ascents=2)
+        evidence = stability(DATA, DIAGONAL, declare(lambda x: -x, 1.0, "test"), 0.5, perturbations=1, ascents=2)
         assert evidence.holds
         assert evidence.worst("eq:EstForward", optimised=True) == 0
 
@@ -152,7 +152,7 @@ class TestStability:
         assert "no guarantee" in str(evidence)
 
     def test_a_denoiser_that_cannot_be_differentiated_is_refused_for_ascents(self):
-        denoiser = declare(lambda x: torch.from_numpy(np.maximum(x.numpy(), 0)), 1.0, "")
+        denoiser = declare(lambda x: torch.from_numpy(np.maximum(x.numpy(), 0)), 1.0, "test")
         with pytest.raises(ValueError, match="Pass ascents=0"):
             stability(DATA, DIAGONAL, denoiser, perturbations=1, ascents=1)
         assert stability(DATA, DIAGONAL, denoiser, perturbations=1, ascents=0).holds
@@ -164,7 +164,7 @@ def test_the_phase_of_complex_images_does_not_change_their_scores():
     scores = []
     for phase in (1, 1j):
         problem = ValidationProblem(H.forward(x * phase + 0j), H, x * phase + 0j)
-        trials = tune([problem], {5.0: declare(lambda x: 0.9 * x, 1.0, "")}, [0.1, 0.2], refinements=0).trials
+        trials = tune([problem], {5.0: declare(lambda x: 0.9 * x, 1.0, "test")}, [0.1, 0.2], refinements=0).trials
         scores.append([trial.score for trial in trials])
     assert scores[0] == pytest.approx(scores[1], abs=1e-3)
 

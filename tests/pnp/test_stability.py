@@ -79,7 +79,13 @@ def test_the_gradient_through_the_fixed_point_is_that_of_finite_differences():
         assert float((w * difference).sum() / 2e-6) == pytest.approx(float(gradient[0, i]), rel=1e-3, abs=1e-6)
 
 
-def test_an_expansive_denoiser_breaks_the_estimate():
+@pytest.fixture
+def believed(monkeypatch):
+    """What a denoiser promises is not tried before the first step: some lies are not seen there."""
+    monkeypatch.setattr("lipspline.pnp._fbs.denoiser_violations", lambda *_: [])
+
+
+def test_an_expansive_denoiser_breaks_the_estimate(believed):
     """The test can fail: `x ↦ 1.5 x` declared to be 1-Lipschitz gives `1.25 y`, a ratio above 1."""
     lie = declare(lambda x: 1.5 * x, 1.0, "a lie")
     evidence = stability(torch.rand(1, 5), Identity((5,)), lie, perturbations=50, ascents=10)
@@ -88,7 +94,7 @@ def test_an_expansive_denoiser_breaks_the_estimate():
     assert "BROKEN" in str(evidence)
 
 
-def test_an_expansive_denoiser_breaks_the_estimate_for_contractions():
+def test_an_expansive_denoiser_breaks_the_estimate_for_contractions(believed):
     """K = 0.9 is claimed, but D_β is really 0.9 · 1.1: the ratio exceeds α ‖H‖ K / (1 - K) = 9."""
     lie = declare(lambda x: 1.2 * x, 1.0, "a lie")
     H = 0.3 * Identity((5,))

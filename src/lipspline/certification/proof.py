@@ -5,6 +5,7 @@ mode with the very numbers it multiplies with: weights as their parametrizations
 The rounding of the bound's own computation is added outward.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -78,8 +79,14 @@ class Declared(nn.Module):
 
     def __init__(self, function: Callable[[Tensor], Tensor], upper: float, reason: str):
         super().__init__()
+        if not callable(function):
+            raise ValueError(f"declare needs a function of a tensor, but got a {type(function).__name__}.")
         self.function = function
         self.upper = checks.positive("upper", upper)
+        if not isinstance(reason, str) or not reason.strip():
+            raise ValueError(
+                f"declare needs the reason for the bound {upper:g}, which certificates repeat; got {reason!r}."
+            )
         self.reason = reason
 
     def forward(self, x: Tensor) -> Tensor:
@@ -165,11 +172,16 @@ def certify(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None = Non
 def _check_input(given: object) -> None:
     one_shape = isinstance(given, (tuple, list)) and all(isinstance(size, int) and size > 0 for size in given)
     if given is not None and not one_shape and not isinstance(given, Tensor):
-        said = f"a {type(given).__name__}" if hasattr(given, "__array__") else repr(given)
+        parts = given if isinstance(given, (tuple, list)) else ()
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        told = f"a {type(given).__name__}" + (f" of {kinds}" if kinds else "")
+        said = told if hasattr(given, "__array__") or any(hasattr(part, "__array__") for part in parts) else repr(given)
         raise TypeError(
             f"input_shape must be the shape of one input without batch, such as (3, 32, 32), or an example with batch, "
             f"a tensor, but is {said}. (A model with several inputs needs a module around it that takes one.)"
         )
+    if isinstance(given, Tensor):
+        checks.finite("The example", given, "Nothing is seen around such an input.")
 
 
 def _rounding(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None) -> str:
@@ -183,11 +195,16 @@ def _rounding(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None) ->
 
 
 def _lower(model: nn.Module, input_shape: tuple[int, ...] | Tensor, *, traced: bool) -> float | None:
-    """The largest ratio seen; None for a traced module that does not run in float64, or returns several tensors."""
+    """The largest ratio seen; None for a traced module that does not run in float64, or returns several tensors.
+
+    Also if the outputs of the model overflow: then no ratio was seen.
+    """
     try:
         if isinstance(input_shape, Tensor):
-            return estimate_lower(model, inputs=input_shape)
-        return estimate_lower(model, input_shape)
+            lower = estimate_lower(model, inputs=input_shape)
+        else:
+            lower = estimate_lower(model, input_shape)
+        return None if math.isnan(lower) else lower
     except (RuntimeError, TypeError, AttributeError, ValueError):
         if traced:
             return None

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import lipspline
 from lipspline import kernels
+from lipspline._infra import checks
 from lipspline._infra.memory import keep_memory
 from lipspline._infra.progress import bars
 from lipspline.certification import estimate_lower
@@ -213,7 +214,6 @@ def bench(
     device: Device = "auto",
 ) -> None:
     """Measure side by side: this library, plain torch, and the textbook formulas. Ratios of medians, interleaved."""
-    from lipspline._infra import checks
     from lipspline.benchmarks.suites import SUITES
 
     start(seed, threads, device, only="the costs are those of the processor")
@@ -292,6 +292,7 @@ def certify(
     With `module.py:function` that file is run, and the function, without arguments, must return the module.
     """
     start(seed, threads, device, only="proofs are computed on the processor, in double precision")
+    checks.positive("lipschitz", lipschitz)
     sizes = _sizes(shape)
     if weights.endswith(".onnx"):
         from lipspline.networks.onnx_module import from_onnx
@@ -389,8 +390,9 @@ def _from_function(place: str) -> nn.Module:
     with _users_code(path, name):
         spec.loader.exec_module(module)
     function = getattr(module, name, None)
-    if not callable(function):
-        raise ValueError(f"{path.name} has no function {name!r}.")
+    if not callable(function) or isinstance(function, nn.Module):
+        instead = "" if function is None else f", but a {type(function).__name__}: write a function that returns it"
+        raise ValueError(f"{path.name} has no function {name!r}{instead}.")
     with _users_code(path, name):
         network = function()
     if not isinstance(network, nn.Module):

@@ -125,8 +125,8 @@ def main() -> None:
     use_any_terminal()
     try:
         app()
-    except (ValueError, ImportError, OSError) as error:
-        if os.environ.get("LIPSPLINE_DEBUG"):
+    except (ValueError, ImportError, OSError, MemoryError, RuntimeError) as error:
+        if os.environ.get("LIPSPLINE_DEBUG") or (isinstance(error, RuntimeError) and not _is_about_memory(error)):
             raise
         hint = " (lipspline inspect FILE says what a file is.)" if _is_about_data(error) else ""
         sentence = f"lipspline: {translated(sentence_of(error))}{hint}"
@@ -139,6 +139,11 @@ def main() -> None:
         sys.exit(INTERRUPTED)
 
 
+def _is_about_memory(error: RuntimeError) -> bool:
+    """Whether torch could not allocate a tensor: on the processor it says so in words only."""
+    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
+
+
 def sentence_of(error: Exception) -> str:
     """What went wrong; errors of the system without their numbers.
 
@@ -148,8 +153,10 @@ def sentence_of(error: Exception) -> str:
         >>> sentence_of(OSError(errno.ENOSPC, "No space left on device"))
         'No space is left on the disk. Make room and give the same command again: it goes on where it was.'
     """
+    if isinstance(error, MemoryError | RuntimeError):
+        return "There is not enough memory for this. Take a smaller input, or a part of it."
     if not isinstance(error, OSError) or not error.strerror:
-        return str(error)
+        return re.sub(r"\s*\n\s*", " ", str(error))
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "No space is left on the disk. Make room and give the same command again: it goes on where it was."
     where = "" if error.filename is None else f"{error.filename}: "

@@ -221,11 +221,16 @@ def _tables(graph: OnnxGraph, b: str, s: str, shape: tuple[int, ...]) -> tuple[n
 
 
 def _check_that_lines_meet(knots: np.ndarray, b: np.ndarray, s: np.ndarray) -> None:
-    """An error if the lines left and right of a knot miss each other by more than the rounding of their terms."""
+    """An error if the lines left and right of a knot miss each other by more than the rounding of their terms.
+
+    The terms of a line are those at the farther end of its region: its intercept was computed from there, so that at a
+    knot at zero, where they vanish, its rounding remains.
+    """
     eps, b, s = np.finfo(b.dtype).eps, b.astype(np.float64), s.astype(np.float64)
     jumps = np.abs(b[:, 1:] - b[:, :-1] + (s[:, 1:] - s[:, :-1]) * knots)
-    terms = np.abs(b[:, 1:]) + np.abs(b[:, :-1]) + (np.abs(s[:, 1:]) + np.abs(s[:, :-1])) * np.abs(knots)
-    _require(bool((jumps <= ROUNDING * eps * terms).all()))
+    ends = np.pad(np.abs(knots), ((0, 0), (1, 1)))
+    lines = np.abs(b) + np.abs(s) * np.maximum(ends[:, 1:], ends[:, :-1])
+    _require(bool((jumps <= ROUNDING * eps * (lines[:, 1:] + lines[:, :-1])).all()))
 
 
 # Pairs of channels

@@ -25,6 +25,8 @@ from lipspline.pnp.certificate import (
 )
 from lipspline.pnp.guarantee import Denoiser, Setting, lipschitz_bound, vouched_reason
 from lipspline.pnp.iterate import Anderson, FixedPointMap, iterate
+from lipspline.pnp.promises import denoiser_violations, singular_value_violations
+from lipspline.priors.energy import Energy
 
 IMAGES = 4  # the dimensions of a batch of images
 # An upper bound on ‖H‖ that exceeds what images are stretched by so many times makes steps too short to get anywhere.
@@ -129,7 +131,10 @@ def solve(
     first = first_iterate(y, H, setting.step, start)
     _check_tolerance(tol, first)
     pairing = measure_pairing(H, first)
-    violations += pairing_violations(pairing, norm[1])
+    violations += pairing_violations(pairing, norm[1]) + singular_value_violations(H, first, setting.smallest)
+    if setting.vouched and bound is not None:
+        with evaluating(denoiser), torch.no_grad():
+            violations += denoiser_violations(lambda z: denoise(denoiser, z), first, bound, setting.vouched)
     _refuse(violations, guarantee)
     if step is None and FAR * norm[0] < norm[1]:
         _warn_of_short_steps(H, norm)
@@ -174,13 +179,16 @@ def fixed_point_setting(
         contraction=contraction if contraction == 1 else checks.within("contraction", contraction, 0.0, 1.0),
         step=1 / norm[1] ** 2 if step is None else checks.number("step", step),
         norm=norm,
-        smallest=_smallest(H),
+        smallest=smallest_bound(H),
         vouched=vouched_reason(denoiser),
     )
 
 
 def certified_bound(denoiser: Denoiser, guarantee: bool = True) -> float | None:
     """The certified bound; without guarantee a network that cannot be certified is merely one without a bound."""
+    if isinstance(denoiser, Energy):
+        kind = type(denoiser).__name__
+        raise ValueError(f"fbs needs a denoiser, but {kind} is an energy. Minimise it with pnp.minimize.")
     try:
         return lipschitz_bound(denoiser)
     except ValueError:
@@ -278,7 +286,8 @@ def _check_data(y: Tensor, H: LinearOperator, denoiser: Denoiser, tol: float, ma
     checks.at_least("max_steps", max_steps, 1)
 
 
-def _smallest(H: LinearOperator) -> float | None:
+def smallest_bound(H: LinearOperator) -> float | None:
+    """The lower bound on the singular values that an operator gives, if it is a positive number."""
     bound = H.smallest_singular_value()
     return None if bound is None else checks.positive(f"smallest_singular_value() of {H!r}", bound)
 

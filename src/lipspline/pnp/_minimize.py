@@ -10,7 +10,7 @@ from torch import Tensor
 from lipspline._infra import checks
 from lipspline.certification.round_off import EPS
 from lipspline.operators import LinearOperator
-from lipspline.pnp._fbs import first_iterate, fixed_point_setting, supported
+from lipspline.pnp._fbs import first_iterate, fixed_point_setting, smallest_bound, supported
 from lipspline.pnp.batch import ImageRun, Progress, norms
 from lipspline.pnp.certificate import (
     Pairing,
@@ -25,6 +25,7 @@ from lipspline.pnp.certificate import (
 from lipspline.pnp.descent import EVERYTHING, Box, Slope, descend
 from lipspline.pnp.guarantee import Denoiser, ObjectiveSetting, Setting, Tier, lipschitz_bound
 from lipspline.pnp.primal_dual import PrimalDual
+from lipspline.pnp.promises import check_energy, promised_constants, singular_value_violations
 from lipspline.priors.energy import AdaptiveEnergy, AnalysisEnergy, Energy
 
 CONVEXITY = 1e-4
@@ -91,9 +92,10 @@ def minimize(
     if first.is_complex() and limits != EVERYTHING:
         raise ValueError("Complex images have no order: positive=True and box=... are for real images.")
     pairing = measure_pairing(H, first)
-    wrong = pairing_violations(pairing, norm[1])
+    wrong = pairing_violations(pairing, norm[1]) + singular_value_violations(H, first, setting.smallest)
     if wrong:
         raise ValueError(wrong[0])
+    check_energy(energy, torch.cat([first.real, first.imag]) if first.is_complex() else first)
     problem = _Problem(y, H, energy, setting, limits, supported(_reference(reference, first), H))
     told = progress if progress is None or adaptive is None else _OfTwoPasses(progress)
     finest = torch.finfo(first.dtype).eps
@@ -146,13 +148,14 @@ def _first_setting(
 ) -> ObjectiveSetting:
     """The numbers of the theorems for a minimiser, or for the first pass of an adaptive energy."""
     norm = check_norm(H.norm_bounds())
+    lipschitz, weak_convexity = promised_constants(energy)
     setting = ObjectiveSetting(
         strength=strength,
         convexity=checks.positive("convexity", convexity, "It is ε / ‖H‖².") * norm[1] ** 2,
         norm=norm,
-        smallest=H.smallest_singular_value(),
-        lipschitz=energy.lipschitz,
-        weak_convexity=energy.weak_convexity,
+        smallest=smallest_bound(H),
+        lipschitz=lipschitz,
+        weak_convexity=weak_convexity,
         constrained=constrained,
     )
     if not isinstance(energy, AdaptiveEnergy):

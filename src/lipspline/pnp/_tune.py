@@ -243,6 +243,7 @@ def _check(problems: Sequence[ValidationProblem], denoisers: Mapping[float, Deno
     for beta in betas:
         checks.within("Each of betas", beta, 0.0, 1.0)
     for i, problem in enumerate(problems):
+        checks.finite(f"The truth of problem {i}", problem.truth, "No score can be computed with it.")
         wanted = problem.H.adjoint(problem.y).shape
         if problem.truth.shape != wanted:
             raise ValueError(

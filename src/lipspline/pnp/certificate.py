@@ -241,6 +241,10 @@ def pairing_violations(pairing: Pairing, upper: float) -> list[str]:
 def check_norm(bounds: tuple[float, float]) -> tuple[float, float]:
     """Return the bounds `(lower, upper)` on ‖H‖ if a step can be derived from them."""
     lower, upper = bounds
+    if not lower <= upper * (1 + ADJOINT_TOLERANCE) and not math.isnan(upper):
+        raise ValueError(
+            f"norm_bounds() gives a lower bound {lower:g} on ‖H‖ that is not below the upper one, {upper:g}."
+        )
     if upper == math.inf:
         raise ValueError(
             f"No upper bound on ‖H‖ is known (a lower one is {lower:.6g}), so that no step is known to be safe. Give a "

@@ -162,6 +162,7 @@ class Setting:
     def rows(self) -> list[tuple[str, str]]:
         """The numbers of this setting for a table, name and text."""
         bound = "none" if self.denoiser is None else f"<= {printed_up(self.denoiser)}"
+        bound += f", not proven but vouched for: {self.vouched}" if self.vouched else ""
         factor = f"{self.beta:g}, {self.contraction:g}: D_β has Lipschitz bound {self.lipschitz:.9g}"
         step = f"{self.step:.6g} of at most {2 / self.norm[1] ** 2:.6g}"
         return [("Lipschitz bound of D", bound), ("β, contraction", factor), ("step α", step)]
