@@ -11,7 +11,7 @@ import sample_files
 from lipspline import cli
 from lipspline.formats.output import seal, to_json
 from lipspline.imaging.denoise import denoise_file
-from lipspline.imaging.verify import CheckOutcome, verify
+from lipspline.imaging.verify import CheckOutcome, verify, verify_all
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +148,79 @@ def test_a_page_that_was_not_sent_along_is_not_checked(copy):
 
 def test_the_certificate_may_be_given_for_its_image(made):
     assert verify(made / "file.npy.json") == verify(made / "file.npy")
+
+
+def move(folder, old, new):
+    (folder / old).rename(folder / new)
+
+
+RENAMED = {
+    "both": (("file.npy", "knee.npy"), ("file.npy.json", "knee.npy.json")),
+    "the image only": (("file.npy", "knee.npy"),),
+    "the certificate only": (("file.npy.json", "proof.json"),),
+    "differently": (("file.npy", "knee.npy"), ("file.npy.json", "proof.json"), ("file.npy.html", "knee.npy.html")),
+    "a folder and its certificate": (("series", "knee"), ("series.json", "knee.json")),
+    "a folder only": (("series", "knee"),),
+}
+
+
+@pytest.mark.parametrize("which", RENAMED)
+def test_a_result_that_was_renamed_is_known_by_its_checksum(which, copy):
+    for old, new in RENAMED[which]:
+        move(copy, old, new)
+    folder = RENAMED[which][0][0].startswith("series")
+    image = copy / ("knee" if folder else "knee.npy" if (copy / "knee.npy").exists() else "file.npy")
+    found = verify(image)
+    assert found.holds, str(found)
+    assert outcomes(image)["files"] is CheckOutcome.HOLDS
+    assert f"it was written as {'series' if folder else 'file.npy'}" in str(found)
+    certificate = next(name for _, name in (*RENAMED[which], (0, "file.npy.json")) if name.endswith(".json"))
+    if not folder:
+        assert verify(copy / certificate).output == str(image)
+
+
+def test_a_renamed_result_that_was_changed_fails(copy):
+    move(copy, "file.npy", "knee.npy")
+    move(copy, "file.npy.json", "knee.npy.json")
+    image = np.load(copy / "knee.npy")
+    np.save(copy / "knee.npy", image + 1)
+    found = verify(copy / "knee.npy")
+    assert not found.holds
+    assert "knee.npy is not the file that was written as file.npy: its SHA-256 differs" in str(found)
+
+
+def test_an_image_with_the_certificate_of_another_is_told_which_is_its_own(copy):
+    move(copy, "file.npy", "spare.npy")
+    move(copy, "shipped.npy", "file.npy")
+    found = verify(copy / "file.npy")
+    assert not found.holds
+    assert "shipped.npy.json is the certificate of file.npy" in str(found)
+    (copy / "shipped.npy.json").unlink()
+    (copy / "file.npy.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"no other file beside it is one of this image.* put both into one"):
+        verify(copy / "file.npy")
+
+
+def test_several_are_checked_at_once_and_each_once(copy, monkeypatch, capsys):
+    (copy / "notes.txt").write_text("nothing")
+    everything = sorted(copy.iterdir())
+    names = [Path(one.output).name for one in verify_all([*everything, copy / "file.npy"])]
+    assert sorted(names) == ["file.npy", "k.npy", "net.safetensors", "notes.txt", "series", "shipped.npy"]
+    for words, code in (("'file.npy' 'series'", 0), ("'*.npy'", 1)):
+        arguments = [str(copy / word.strip("'")) for word in words.split()]
+        monkeypatch.setattr("sys.argv", ["lipspline", "verify", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        assert (stop.value.code or 0) == code
+        out = capsys.readouterr().out
+        assert ("2 results, 2 of them with a certificate that holds." in out) == (code == 0)
+        assert (f"3 results, 2 of them with a certificate that holds; not: {copy / 'k.npy'}." in out) == (code == 1)
+    monkeypatch.setattr("sys.argv", ["lipspline", "verify", str(copy / "file.npy"), str(copy / "series"), "--json"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    document = json.loads(capsys.readouterr().out)
+    assert document["holds"]
+    assert [Path(one["output"]).name for one in document["results"]] == ["file.npy", "series"]
 
 
 def other_pixel(folder):

@@ -183,19 +183,21 @@ def _watch() -> "Iterator[Watch]":
 
 
 def verify(
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="An image or folder that lipspline has written.")],
+    outputs: Annotated[
+        list[Path], typer.Argument(metavar="OUT...", help="Images or folders that lipspline has written, or a pattern.")
+    ],
     json: Json = False,
     seed: Seed = 0,
     threads: Threads = 0,
     device: Device = "auto",
 ) -> None:
-    """Check that a result is the one its certificate OUT.json was written for; exit code 0 only if nothing fails."""
-    from lipspline.imaging.verify import verify as verified
+    """Check that results are those their certificates OUT.json were written for; exit code 0 only if nothing fails."""
+    from lipspline.cli.several import verified
 
     start(seed, threads, device, only="proofs are computed on the processor, in double precision")
-    found = verified(output)
-    show(found.document(), str(found), json)
-    if not found.holds:
+    document, words, holds = verified(outputs)
+    show(document, words, json)
+    if not holds:
         raise typer.Exit(1)
 
 
