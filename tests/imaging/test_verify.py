@@ -82,6 +82,20 @@ def test_an_image_that_does_not_fit_its_measurements_is_said_to_be_doubtful(copy
     assert "it does not fit the measurements" in str(found)
 
 
+def test_a_fit_that_was_doubtful_is_said_to_be(copy):
+    path = copy / "file.npy.json"
+    document = json.loads(path.read_text())
+    document["slices"][0]["misfit"] |= {"value": 0.013, "noise": 0.0056, "explained": True, "verdict": "doubtful"}
+    path.write_bytes(to_json(seal(document)))
+    found = verify(copy / "file.npy")
+    assert outcomes(copy / "file.npy")["data fit"] is CheckOutcome.DOUBTFUL
+    assert found.holds
+    assert "noise explained only a part of the misfit of 1 of 3 slice(s), up to 0.013 of the data" in str(found)
+    del document["slices"][0]["misfit"]["verdict"]  # as earlier versions wrote it
+    path.write_bytes(to_json(seal(document)))
+    assert outcomes(copy / "file.npy")["data fit"] is CheckOutcome.HOLDS
+
+
 @pytest.fixture
 def own_input(copy):
     """A result whose certificate names the input in the copy."""

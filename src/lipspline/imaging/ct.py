@@ -19,8 +19,6 @@ from lipspline.imaging.counts import (
     TURNED,
     Axis,
     Integrals,
-    coverage_notes,
-    covered,
     find_axis,
     line_integrals,
     negative_note,
@@ -30,6 +28,7 @@ from lipspline.imaging.counts import (
     weighted_noise,
     without_rings,
 )
+from lipspline.imaging.coverage import coverage_notes, covered
 from lipspline.imaging.problem import EmptySlice, Modality, Problem, brightness, checked_brightness, middle
 from lipspline.imaging.simulation import OfImages, add_sinogram_noise, checked_noise, in_unit, normalized
 from lipspline.operators import FanBeamCT, ParallelBeamCT, WeightedCT, fbp

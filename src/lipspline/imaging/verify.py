@@ -62,7 +62,8 @@ class Verification:
         lines = [f"{check.outcome:{width}}  {check.name}: {check.detail}" for check in self.checks]
         verdict = "The certificate belongs to this result." if self.holds else "The certificate does NOT hold."
         if any(check.outcome is CheckOutcome.DOUBTFUL for check in self.checks):
-            verdict += " Whether the result is an image of the object is doubtful: it does not fit the measurements."
+            verdict += " Whether the result is an image of the object is doubtful: "
+            verdict += "it does not fit the measurements as noise would."
         if any(check.outcome is CheckOutcome.CHANGED for check in self.checks):
             verdict += " The input is another one now than the one it was made from."
         return "\n".join([self.output, *lines, verdict])
@@ -259,6 +260,10 @@ def _data_fit(certificate: Mapping[str, Any]) -> Check:
     if not misfits:
         return Check("data fit", CheckOutcome.UNCHECKED, "the certificate does not speak of measurements")
     odd = [misfit["value"] for misfit in misfits if not misfit["explained"]]
+    doubt = [misfit["value"] for misfit in misfits if misfit.get("verdict") == "doubtful"]
+    if doubt and not odd:
+        words = f"noise explained only a part of the misfit of {len(doubt)} of {len(misfits)} slice(s)"
+        return Check("data fit", CheckOutcome.DOUBTFUL, f"{words}, up to {max(doubt):.2g} of the data")
     if not odd:
         return Check("data fit", CheckOutcome.HOLDS, f"noise explained the misfit of {len(misfits)} slice(s)")
     words = (
