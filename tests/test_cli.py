@@ -6,9 +6,11 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import sample_files
 from lipspline import cli, models
 
 
@@ -84,6 +86,33 @@ def test_ctrl_c_ends_with_a_sentence_and_130(tmp_path):
     assert process.returncode == 130
     assert "lipspline: interrupted. The same command goes on" in errors
     assert "Traceback" not in errors
+
+
+def test_ctrl_c_says_which_slices_are_kept_and_how_to_go_on(tmp_path):
+    source = sample_files.write_npy(tmp_path / "k.npy", np.tile(sample_files.single_coil(), (20, 1, 1)))
+    command = [sys.executable, "-m", "lipspline", "reconstruct", "mri", source, tmp_path / "out.npy"]
+    options = ["--prior", "tv", "--tol", "1e-7", "--max-steps", "300", "--threads", "1"]
+    process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    parts, deadline = tmp_path / "out.npy.parts", time.monotonic() + 120
+    while not (parts / "slice-00001.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    done = len(list(parts.glob("slice-*")))
+    assert process.returncode == 130
+    assert 2 <= done < 60
+    assert f"{done} of 60 slice(s) are finished (number 0" in errors
+    assert f"kept in {parts}. The same command does the others and writes {tmp_path / 'out.npy'}" in errors
+
+
+@pytest.mark.parametrize("kind", ["mri", "ct"])
+def test_the_options_of_reconstruct_are_in_groups(kind):
+    text = CliRunner().invoke(cli.app, ["reconstruct", kind, "--help"], env={"COLUMNS": "120"}).stdout
+    own = "Coils and phase" if kind == "mri" else "Geometry"
+    groups = ["Options", "What was measured", own, "What is known about the image", "Output", "Computing"]
+    places = [text.index(f"─ {name} ─") for name in groups]
+    assert places == sorted(places)
+    assert text[places[0] : places[1]].count("│ --") == 1, "only --help has no group"
 
 
 def test_bench_names_its_suites_in_the_help():

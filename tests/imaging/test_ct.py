@@ -338,6 +338,15 @@ def test_the_axis_of_rotation_is_found_with_its_uncertainty(axis, arc):
     assert "estimated from the data" in scan.summary
 
 
+@pytest.mark.parametrize(("spacing", "size"), [(0.5, 48), (1 / 3, 32), (2.0, 192)])
+def test_the_axis_is_found_whatever_the_pixels_of_the_image(spacing, size):
+    """It was looked for in an image that the detectors did not cover."""
+    found = counted(phantom(64), axis=44.2)
+    axis = MeasuredCT(found, Scanner(size=size, spacing=spacing)).axis
+    assert axis.uncertainty is not None
+    assert axis.column == MeasuredCT(found, Scanner(size=64)).axis.column
+
+
 def test_the_axis_of_a_fan_is_found():
     truth, angles = phantom(64), torch.arange(120, dtype=torch.float64) * (2 * math.pi / 120)
     distances = {"source_origin": 200.0, "source_detector": 300.0}

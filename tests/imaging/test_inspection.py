@@ -7,6 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import lipspline as ls
 import sample_files
 from lipspline import cli
 from lipspline.formats import nifti, pictures
@@ -23,6 +24,26 @@ def test_every_format_of_kspace_is_recognised(name, tmp_path):
     assert kspace.command.startswith("lipspline reconstruct mri IN")
     assert found.size > 0
     assert kspace.what in str(found)
+
+
+def test_our_own_results_are_known_by_image_certificate_and_page(tmp_path):
+    source = sample_files.write_npy(tmp_path / "k.npy", sample_files.single_coil())
+    done = ls.reconstruct(source, prior="tv", max_steps=3)
+    done.save(tmp_path / "out.npy", report=True)
+    for name in ("out.npy", "out.npy.json", "out.npy.html"):
+        found = inspect_file(tmp_path / name).findings[0]
+        assert found.what == "A result of lipspline"
+        assert found.command == "lipspline verify IN"
+        assert (found.facts["made from"], found.facts["slices"]) == (str(source), "3")
+        assert found.facts["here"] == "out.npy, out.npy.json, out.npy.html"
+    (tmp_path / "out.npy").unlink()
+    assert inspect_file(tmp_path / "out.npy.json").findings[0].missing == ("the image out.npy",)
+    assert inspect_file(source).findings[0].what.startswith("Measured k-space")
+
+
+def test_our_own_weights_are_to_be_certified(tmp_path):
+    found = inspect_file(sample_files.write_denoiser(tmp_path / "net.safetensors")).findings[0]
+    assert (found.what, found.command) == ("Weights of a network", "lipspline certify IN")
 
 
 def test_images_are_to_be_simulated_from_and_a_real_array_may_be_a_sinogram(tmp_path):

@@ -20,6 +20,7 @@ from lipspline.imaging.request import Request
 from lipspline.imaging.verify import verify
 from lipspline.models import load
 from lipspline.pnp import fbs
+from lipspline.report import Fit
 
 THINNED = ScannerMRI(acceleration=2, center=0.3, simulate=True)
 ITERATION = {"tol": 1e-3, "max_steps": 5}
@@ -202,7 +203,14 @@ def test_the_document_is_json_with_means_over_the_slices(run):
     assert document["guaranteed"] is True
     assert document["lipschitz"] <= 1
     assert document["slices"][1]["certificate"]["guaranteed"] is True
-    assert document["slices"][1]["misfit"].keys() == {"value", "noise", "estimated", "explained"}
+    assert document["slices"][1]["misfit"].keys() == {
+        "value",
+        "noise",
+        "estimated",
+        "common",
+        "explained",
+        "verdict",
+    }
 
 
 def test_a_geometry_that_does_not_fit_the_data_is_told():
@@ -214,9 +222,28 @@ def test_a_geometry_that_does_not_fit_the_data_is_told():
     options = {"prior": "lls", "tol": 1e-3, "max_steps": 100}
     right = ls.reconstruct(sinogram, acquisition=ScannerCT(size=48, spacing=1.0, angles=turn), **options)
     wrong = ls.reconstruct(sinogram, acquisition=ScannerCT(size=48, spacing=1.0), **options)
-    assert (len(right.unexplained), len(wrong.unexplained)) == (0, 1)
+    assert (len(right.fitting(Fit.UNEXPLAINED)), len(wrong.fitting(Fit.UNEXPLAINED))) == (0, 1)
     assert wrong.slices[0].misfit.value > 5 * right.slices[0].misfit.value
     assert wrong.document()["misfit_explained"] is False
+
+
+def test_a_small_error_of_the_geometry_makes_the_fit_doubtful():
+    """The axis off by a third of a detector: noise could nearly be as large as the misfit, but not as even."""
+    geometry = ls.operators.ParallelBeamCT(48, 90, 70, spacing=1.0)
+    smooth = torch.nn.functional.avg_pool2d(shepp_logan(48)[None, None], 7, 1, 3)
+    sinogram = geometry.forward(smooth)[0, 0]
+    sinogram += 0.02 * torch.randn(sinogram.shape, generator=torch.Generator().manual_seed(0))
+    found = {}
+    for axis in (34.5, 34.8):
+        scanner = ScannerCT(size=48, spacing=1.0, axis=axis)
+        found[axis] = ls.reconstruct(sinogram, acquisition=scanner, prior="tv", tol=1e-3, max_steps=300)
+    right, wrong = (found[axis].slices[0].misfit for axis in (34.5, 34.8))
+    assert (right.fit, wrong.fit) == (Fit.EXPLAINED, Fit.DOUBTFUL)
+    assert wrong.common > 0.5 > 0.3 > right.common
+    document = found[34.8].document()
+    assert (document["misfit_explained"], document["misfit_doubtful"]) == (True, True)
+    assert document["slices"][0]["misfit"]["verdict"] == "doubtful"
+    assert found[34.5].document()["misfit_doubtful"] is False
 
 
 def test_a_denoiser_that_is_not_1_lipschitz_is_refused(run, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import sample_files
 from lipspline import cli
 from lipspline.formats.output import seal, to_json
 from lipspline.imaging.denoise import denoise_file
-from lipspline.imaging.verify import CheckOutcome, verify
+from lipspline.imaging.verify import CheckOutcome, verify, verify_all
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +82,20 @@ def test_an_image_that_does_not_fit_its_measurements_is_said_to_be_doubtful(copy
     assert "it does not fit the measurements" in str(found)
 
 
+def test_a_fit_that_was_doubtful_is_said_to_be(copy):
+    path = copy / "file.npy.json"
+    document = json.loads(path.read_text())
+    document["slices"][0]["misfit"] |= {"value": 0.013, "noise": 0.0056, "explained": True, "verdict": "doubtful"}
+    path.write_bytes(to_json(seal(document)))
+    found = verify(copy / "file.npy")
+    assert outcomes(copy / "file.npy")["data fit"] is CheckOutcome.DOUBTFUL
+    assert found.holds
+    assert "noise explained only a part of the misfit of 1 of 3 slice(s), up to 0.013 of the data" in str(found)
+    del document["slices"][0]["misfit"]["verdict"]  # as earlier versions wrote it
+    path.write_bytes(to_json(seal(document)))
+    assert outcomes(copy / "file.npy")["data fit"] is CheckOutcome.HOLDS
+
+
 @pytest.fixture
 def own_input(copy):
     """A result whose certificate names the input in the copy."""
@@ -125,6 +139,21 @@ def test_what_is_denoised_has_its_input_in_the_certificate_and_its_bound_is_name
     assert outcomes(tmp_path / "out.npy")["input"] is CheckOutcome.CHANGED
 
 
+def test_certificates_of_earlier_versions_hold(copy, tmp_path):
+    """They called the constants of the averaged denoiser and of a denoised image `lipschitz`, too."""
+    document = json.loads((copy / "file.npy.json").read_text())
+    for one in document["slices"]:
+        one["certificate"]["lipschitz"] = one["certificate"].pop("averaged_lipschitz")
+    (copy / "file.npy.json").write_bytes(to_json(seal(document)))
+    assert set(outcomes(copy / "file.npy").values()) == {CheckOutcome.HOLDS}
+    np.save(tmp_path / "in.npy", np.random.default_rng(0).random((32, 32), dtype=np.float32))
+    denoise_file(tmp_path / "in.npy", tmp_path / "out.npy", noise=15, model="lls")
+    document = json.loads((tmp_path / "out.npy.json").read_text())
+    document["lipschitz"] = document.pop("stability")
+    (tmp_path / "out.npy.json").write_bytes(to_json(seal(document)))
+    assert verify(tmp_path / "out.npy").holds
+
+
 def test_a_page_that_was_not_sent_along_is_not_checked(copy):
     (copy / "file.npy.html").unlink()
     assert outcomes(copy / "file.npy")["page"] is CheckOutcome.UNCHECKED
@@ -133,6 +162,79 @@ def test_a_page_that_was_not_sent_along_is_not_checked(copy):
 
 def test_the_certificate_may_be_given_for_its_image(made):
     assert verify(made / "file.npy.json") == verify(made / "file.npy")
+
+
+def move(folder, old, new):
+    (folder / old).rename(folder / new)
+
+
+RENAMED = {
+    "both": (("file.npy", "knee.npy"), ("file.npy.json", "knee.npy.json")),
+    "the image only": (("file.npy", "knee.npy"),),
+    "the certificate only": (("file.npy.json", "proof.json"),),
+    "differently": (("file.npy", "knee.npy"), ("file.npy.json", "proof.json"), ("file.npy.html", "knee.npy.html")),
+    "a folder and its certificate": (("series", "knee"), ("series.json", "knee.json")),
+    "a folder only": (("series", "knee"),),
+}
+
+
+@pytest.mark.parametrize("which", RENAMED)
+def test_a_result_that_was_renamed_is_known_by_its_checksum(which, copy):
+    for old, new in RENAMED[which]:
+        move(copy, old, new)
+    folder = RENAMED[which][0][0].startswith("series")
+    image = copy / ("knee" if folder else "knee.npy" if (copy / "knee.npy").exists() else "file.npy")
+    found = verify(image)
+    assert found.holds, str(found)
+    assert outcomes(image)["files"] is CheckOutcome.HOLDS
+    assert f"it was written as {'series' if folder else 'file.npy'}" in str(found)
+    certificate = next(name for _, name in (*RENAMED[which], (0, "file.npy.json")) if name.endswith(".json"))
+    if not folder:
+        assert verify(copy / certificate).output == str(image)
+
+
+def test_a_renamed_result_that_was_changed_fails(copy):
+    move(copy, "file.npy", "knee.npy")
+    move(copy, "file.npy.json", "knee.npy.json")
+    image = np.load(copy / "knee.npy")
+    np.save(copy / "knee.npy", image + 1)
+    found = verify(copy / "knee.npy")
+    assert not found.holds
+    assert "knee.npy is not the file that was written as file.npy: its SHA-256 differs" in str(found)
+
+
+def test_an_image_with_the_certificate_of_another_is_told_which_is_its_own(copy):
+    move(copy, "file.npy", "spare.npy")
+    move(copy, "shipped.npy", "file.npy")
+    found = verify(copy / "file.npy")
+    assert not found.holds
+    assert "shipped.npy.json is the certificate of file.npy" in str(found)
+    (copy / "shipped.npy.json").unlink()
+    (copy / "file.npy.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"no other file beside it is one of this image.* put both into one"):
+        verify(copy / "file.npy")
+
+
+def test_several_are_checked_at_once_and_each_once(copy, monkeypatch, capsys):
+    (copy / "notes.txt").write_text("nothing")
+    everything = sorted(copy.iterdir())
+    names = [Path(one.output).name for one in verify_all([*everything, copy / "file.npy"])]
+    assert sorted(names) == ["file.npy", "k.npy", "net.safetensors", "notes.txt", "series", "shipped.npy"]
+    for words, code in (("'file.npy' 'series'", 0), ("'*.npy'", 1)):
+        arguments = [str(copy / word.strip("'")) for word in words.split()]
+        monkeypatch.setattr("sys.argv", ["lipspline", "verify", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        assert (stop.value.code or 0) == code
+        out = capsys.readouterr().out
+        assert ("2 results, 2 of them with a certificate that holds." in out) == (code == 0)
+        assert (f"3 results, 2 of them with a certificate that holds; not: {copy / 'k.npy'}." in out) == (code == 1)
+    monkeypatch.setattr("sys.argv", ["lipspline", "verify", str(copy / "file.npy"), str(copy / "series"), "--json"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    document = json.loads(capsys.readouterr().out)
+    assert document["holds"]
+    assert [Path(one["output"]).name for one in document["results"]] == ["file.npy", "series"]
 
 
 def other_pixel(folder):

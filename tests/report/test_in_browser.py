@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from browser import complaints, emulate, set_value
-from lipspline.report import reconstruction_page, write_page
+from lipspline.report import DataMisfit, reconstruction_page, write_page
 from markup import HOSTILE
 
 By = pytest.importorskip("selenium.webdriver.common.by").By
@@ -180,12 +180,27 @@ def test_the_next_slice_is_looked_at_as_the_one_before(browser, volume_address):
     assert style(browser, "#case-4 .stage .right", "clip-path") == "inset(0px 0px 0px 30%)"
 
 
-@pytest.mark.parametrize("width", [320, 390, 768, 1280])
-def test_nothing_sticks_out_sideways(browser, address, volume_address, width):
+@pytest.fixture(scope="module")
+def full_address(case, tmp_path_factory):
+    """Every column of numbers there is, long names of methods, and the name of a file as title."""
+    misfit = DataMisfit(0.0312, 0.03)
+    pictures = [
+        replace(one, name=f"Minimum with ridge-adaptive, {k}", seconds=1234.5, misfit=misfit, held_out=misfit)
+        for k, one in enumerate(case.pictures)
+    ]
+    slices = [replace(case, pictures=tuple(pictures), reference_measured=True, number=n) for n in (5, 6)]
+    page = reconstruction_page(slices, title="a_name_without_spaces_of_forty_letters.nii")
+    return write_page(tmp_path_factory.mktemp("full") / "report.html", page).as_uri()
+
+
+@pytest.mark.parametrize("width", [320, 360, 390, 768, 1100, 1280, 1400])
+def test_nothing_sticks_out_sideways(browser, address, volume_address, full_address, width):
     emulate(browser, width)
-    for page in (address, volume_address):
+    for page in (address, volume_address, full_address):
         browser.get(page)
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        assert browser.execute_script("return Math.max(document.documentElement.scrollWidth, innerWidth)") <= width
+        cut = "return [...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth)"
+        assert [one.text for one in browser.execute_script(cut)] == []
 
 
 def test_dark_mode_is_dark(browser, address):

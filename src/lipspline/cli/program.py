@@ -24,11 +24,24 @@ from lipspline._infra.progress import Bars, Lines, Pace
 from lipspline.formats.validation import FileError
 from lipspline.pnp import Progress
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
-Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
-Threads = Annotated[int, typer.Option(help="Threads to use; 0 leaves torch's choice.", min=0)]
+OUTPUT, COMPUTING = "Output", "Computing"
+"""Groups of options in the help of every command."""
+
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.", rich_help_panel=OUTPUT),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace an earlier result of lipspline.", rich_help_panel=OUTPUT)]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1, rich_help_panel=COMPUTING)]
+Threads = Annotated[
+    int, typer.Option(help="Threads to use; 0 leaves torch's choice.", min=0, rich_help_panel=COMPUTING)
+]
 Device = Annotated[
-    str, typer.Option(help="Where to compute: auto (CUDA where torch finds it and the command can), cpu, cuda or mps.")
+    str,
+    typer.Option(
+        help="Where to compute: auto (CUDA where torch finds it and the command can), cpu, cuda or mps.",
+        rich_help_panel=COMPUTING,
+    ),
 ]
 DataFolder = Annotated[Path | None, typer.Option(help="The data folder; LIPSPLINE_DATA if not given.")]
 OutFolder = Annotated[Path, typer.Option(help="Holds runs/ (to go on after a stop) and results/.")]

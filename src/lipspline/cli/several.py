@@ -15,6 +15,7 @@ from lipspline.formats.output import Output, read_certificate
 from lipspline.formats.validation import FileError
 from lipspline.imaging.inspection import inspect_file
 from lipspline.imaging.request import Request
+from lipspline.imaging.verify import summary, verify, verify_all
 
 RAW = (*hdf5.ENDINGS, *siemens.ENDINGS, *arrays.ENDINGS, ".cfl")
 """Endings of files that hold a scan of their own; of BART's two files the one with the numbers."""
@@ -49,6 +50,24 @@ def inspected(source: Path) -> tuple[dict[str, Any], str, bool]:
     documents = [one.document() for one in found]
     document = {"input": str(source), "scans": documents} if files else documents[0]
     return document, "\n\n".join(map(str, found)), all(one.findings for one in found)
+
+
+def verified(outputs: list[Path]) -> tuple[dict[str, Any], str, bool]:
+    """What is found out about results, or those that patterns stand for: as JSON, in words, and whether all hold."""
+    paths = [path for output in outputs for path in (_named(output) if is_pattern(output) else [output])]
+    found = [verify(paths[0])] if len(paths) == 1 else verify_all(paths)
+    holds = all(one.holds for one in found)
+    if len(found) == 1:
+        return found[0].document(), str(found[0]), holds
+    document = {"holds": holds, "results": [one.document() for one in found]}
+    return document, "\n\n".join([*map(str, found), summary(found)]), holds
+
+
+def _named(pattern: Path) -> list[Path]:
+    found = sorted(map(Path, glob.glob(str(pattern))))
+    if not found:
+        raise FileNotFoundError(f"No file is called like {pattern}.")
+    return found
 
 
 def each(

@@ -94,7 +94,7 @@ class Slice:
             "scale": self.scale,
             "noise": self.noise,
             **({"map_errors": self.map_errors, "map_passes": self.map_passes} if self.map_errors else {}),
-            "misfit": {**asdict(self.misfit), "explained": self.misfit.explained},
+            "misfit": {**asdict(self.misfit), "explained": self.misfit.explained, "verdict": str(self.misfit.fit)},
             **self.quality,
             **({"direct": self.direct_quality} if self.direct_quality else {}),
             "certificate": json.loads(self.certificate.to_json()),
@@ -149,6 +149,11 @@ class SliceCache:
     def path(self, number: int) -> Path:
         """The file of a slice."""
         return self.folder / f"slice-{number:05d}.safetensors"
+
+
+def kept(folder: Path) -> list[int]:
+    """The numbers of the finished slices in a folder, of whatever request."""
+    return sorted(int(file.stem.removeprefix("slice-")) for file in folder.glob("slice-*.safetensors"))
 
 
 def _as_real(image: Tensor | None) -> dict[str, Any] | None:

@@ -1,8 +1,8 @@
-"""From detector counts to line integrals with weights, where the axis of rotation is, and what the angles cover."""
+"""From detector counts to line integrals with weights, and where the axis of rotation is."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import pi, sqrt
+from math import sqrt
 
 import torch
 from torch import Tensor
@@ -15,8 +15,6 @@ WEAK = 0.05  # of the usual flat field: a detector with less is dead
 SPIKE = 10.0  # standard deviations above its neighbours: a zinger
 STARVED = 1e-3  # of the flat field: less than this is no count
 RING = 5  # detectors on one side over which the mean over the angles is averaged to remove rings
-COMPLETE = 0.95  # of the arc that is needed: less is a limited angle
-FEW = 0.1  # measured numbers for each pixel in view: with less projections are few
 OPAQUE = 30.0  # of a line integral: hardly one photon in 10^13 comes through
 VARYING = 0.6
 """The sums over the detectors of one angle are nearly the same for all angles; they may differ by so much."""
@@ -290,41 +288,3 @@ def _blur(y: Tensor, angles: Tensor, build: Build, bins: int, place: float) -> f
     position = torch.arange(geometry.size, dtype=image.dtype) - (geometry.size - 1) / 2
     inside = position.view(-1, 1).square() + position.square() <= (0.45 * geometry.size) ** 2
     return float(image[inside].abs().sum())
-
-
-def covered(angles: Tensor, turn: float = 2 * pi) -> float:
-    """How much of a turn the angles cover, in radians, each one the usual step: all but the largest gap.
-
-    Args:
-        turn: after which rays repeat: half a turn for parallel beams.
-
-    Example:
-        >>> round(covered(torch.arange(91) * pi / 180, pi) * 180 / pi)
-        91
-    """
-    around = torch.sort(angles.double() % turn).values
-    gaps = torch.diff(around, append=around[:1] + turn)
-    gaps = gaps[gaps > 1e-6 * turn]  # angles may repeat
-    return turn - float(gaps.max() - gaps.median()) if len(gaps) > 1 else 0.0
-
-
-def coverage_notes(geometry: ParallelBeamCT | FanBeamCT) -> tuple[str, ...]:
-    """What the angles of a scan leave to the prior, a sentence each; nothing if they cover all that is needed."""
-    angles, fan = geometry.angles, isinstance(geometry, FanBeamCT)
-    spread = 2 * float(geometry.fan_angles.abs().max()) if isinstance(geometry, FanBeamCT) else 0.0
-    needed, found = pi + spread, covered(angles, 2 * pi if fan else pi)
-    notes = []
-    if found < COMPLETE * needed:
-        kind = f"a fan of {spread * 180 / pi:.3g} degrees needs" if fan else "parallel beams need"
-        notes.append(
-            f"The angles cover {found * 180 / pi:.3g} of the {needed * 180 / pi:.4g} degrees that {kind} "
-            f"({100 * found / needed:.0f} %). Edges in the directions that are missing were not measured: what the "
-            f"image shows of them comes from the prior, and no certificate says that it is right."
-        )
-    values, pixels = len(angles) * geometry.detectors, pi / 4 * geometry.size**2
-    if values < FEW * pixels:
-        notes.append(
-            f"{len(angles)} projections are few: {values:,} numbers were measured for {pixels:,.0f} pixels in view. "
-            f"What lies between them comes from the prior."
-        )
-    return tuple(notes)

@@ -19,8 +19,6 @@ from lipspline.imaging.counts import (
     TURNED,
     Axis,
     Integrals,
-    coverage_notes,
-    covered,
     find_axis,
     line_integrals,
     negative_note,
@@ -30,6 +28,7 @@ from lipspline.imaging.counts import (
     weighted_noise,
     without_rings,
 )
+from lipspline.imaging.coverage import coverage_notes, covered
 from lipspline.imaging.problem import EmptySlice, Modality, Problem, brightness, checked_brightness, middle
 from lipspline.imaging.simulation import OfImages, add_sinogram_noise, checked_noise, in_unit, normalized
 from lipspline.operators import FanBeamCT, ParallelBeamCT, WeightedCT, fbp
@@ -320,7 +319,8 @@ class MeasuredCT:
         angles = self.angles if angles is None else angles
         unknown = self._detector_pixel is None  # then lengths are in pixels of the image
         unit = (self.scanner.spacing or 1.0) if unknown else 1.0
-        size, pixel = size or detectors, self._image_pixel * (bins if size is None else 1) * unit
+        own = bins * (self.scanner.spacing or 1.0) if size is None else 1.0  # then a pixel is as wide as a detector
+        size, pixel = size or detectors, self._image_pixel * own * unit
         if self._distances is None:
             return ParallelBeamCT(size, angles, detectors, wide * unit, pixel=pixel, offset=offset * unit)
         near, far = self._distances

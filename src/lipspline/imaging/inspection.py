@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from lipspline.formats import ct, mri, pictures
 from lipspline.formats.bart import pair
 from lipspline.formats.kspace import LazyKspace
+from lipspline.formats.output import CERTIFICATE, PAGE, Output, read_certificate
 from lipspline.formats.sinograms import Sinograms, read_sinograms
 from lipspline.formats.trajectories import NonCartesianKspace
 from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume, voxel_size
 from lipspline.imaging.coils import FROM_SILENCE
 from lipspline.imaging.counts import negative_note, refuse_counts, refuse_small, refuse_uneven_sums
+from lipspline.networks.files import load
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,46 @@ def _coloured(image: NDArray[Any] | None) -> bool:
     return image is not None and image.ndim == 3 and pictures.COLOURS[image.shape[2]] == 3
 
 
-INSPECTORS: dict[str, Inspector] = {"pictures": inspect_picture, "MRI": inspect_mri, "CT": inspect_sinograms}
+def inspect_result(path: Path) -> Finding | None:
+    """A result of this program, by its image, certificate or page, where the certificate is beside it."""
+    name = next((path.name.removesuffix(end) for end in (CERTIFICATE, PAGE) if path.name.endswith(end)), path.name)
+    image = path.with_name(name)
+    certificate = read_certificate(Output(image).certificate)
+    if certificate is None:
+        return None
+    slices, prior = certificate.get("slices"), certificate.get("prior")
+    facts = {"made from": str(certificate.get("input")), "scan": str(certificate.get("scan", "an image, denoised"))}
+    if isinstance(prior, dict):
+        facts["prior"] = str(prior.get("source"))
+    if isinstance(slices, list):
+        facts["slices"] = str(len(slices))
+        facts["convergence"] = "proven" if certificate.get("guaranteed") else "not proven"
+        fit = "explained" if certificate.get("misfit_explained") else "not explained by noise"
+        facts["measurements"] = "fit doubtful" if certificate.get("misfit_doubtful") else fit
+    here = [one.name for one in (image, Output(image).certificate, Output(image).beside(PAGE)) if one.exists()]
+    facts["here"] = ", ".join(here)
+    steps = ("compare checksums, also of the input", "compute the bound of the prior again")
+    missing = () if image.exists() else (f"the image {name}",)
+    return Finding("A result of lipspline", facts, "lipspline verify IN", steps, missing)
+
+
+def inspect_weights(path: Path) -> Finding | None:
+    """Weights that this program has written."""
+    if path.suffix != ".safetensors":
+        return None
+    network = load(path)
+    parameters = sum(value.numel() for value in network.state_dict().values())
+    facts = {"network": type(network).__name__, "numbers": f"{parameters:,}"}
+    return Finding("Weights of a network", facts, "lipspline certify IN", ("prove a Lipschitz bound, layer by layer",))
+
+
+INSPECTORS: dict[str, Inspector] = {
+    "results": inspect_result,
+    "weights": inspect_weights,
+    "pictures": inspect_picture,
+    "MRI": inspect_mri,
+    "CT": inspect_sinograms,
+}
 """Who looks at a file, by what they know: a new kind of data joins here by one function."""
 
 

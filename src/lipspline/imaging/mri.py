@@ -26,6 +26,7 @@ from lipspline.imaging.coils import (
     given_maps,
     soft_maps,
 )
+from lipspline.imaging.coverage import kspace_notes
 from lipspline.imaging.map_errors import CALIBRATION, with_better_maps, with_map_errors
 from lipspline.imaging.problem import EmptySlice, Modality, Problem, brightness, checked_brightness, middle
 from lipspline.imaging.simulation import OfImages, add_kspace_noise, checked_noise, in_unit, normalized
@@ -128,18 +129,25 @@ class MeasuredMRI:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What scores against a measured reference do not say."""
+        """What was not measured, and what scores against a measured reference do not say."""
         if self.kspace.reference is not None and self.undersampling is None and bool(self.kspace.mask.all()):
             return (SAME_NOISE,)
+        few = kspace_notes(self._used(self.count // 2))
         compared = self.undersampling is not None and any(self._comparable(i) for i in range(self.count))
-        return (NOISY_REFERENCE,) if self.kspace.reference is not None or compared else ()
+        return (*few, NOISY_REFERENCE) if self.kspace.reference is not None or compared else few
+
+    def _used(self, i: int) -> Tensor:
+        """The mask of what is used of slice i."""
+        mask = self.kspace.mask_of(i)
+        plane = (self.kspace.data.shape[-2], self.kspace.data.shape[-1])
+        return mask if self.undersampling is None else mask & self.undersampling.of(plane)
 
     def _kept(self, i: int) -> tuple[Tensor, Tensor]:
         """What is used of k-space `(1, C, H, W)` of slice i, and its mask."""
         mask, data = self.kspace.mask_of(i), self.kspace.data[i][None]
         if self.undersampling is None:
             return data, mask
-        mask = mask & self.undersampling.of((data.shape[-2], data.shape[-1]))
+        mask = self._used(i)
         return data * mask, mask
 
     def problem(self, i: int) -> Problem:
@@ -275,6 +283,12 @@ class SimulatedMRI(OfImages):
         """How the data came about."""
         coils = "one coil" if self.maps is None else f"{self.maps.shape[1]} coils"
         return f"MRI simulated from images, {coils}, {self.undersampling}, noise {self.noise:g} added to k-space"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was not measured."""
+        shape = self.volume.slices.shape
+        return kspace_notes(self.undersampling.of((shape[-2], shape[-1])))
 
     def problem(self, i: int) -> Problem:
         """Slice number i."""

@@ -92,8 +92,9 @@ class Problem:
         size = float(self.y.norm()) or 1.0
         values = float((self.y != 0).sum()) * (2 if self.y.is_complex() else 1)
         with torch.no_grad():
-            off, noise = float((self.H.forward(x) - self.y).norm()), self.noise * math.sqrt(values)
-        return DataMisfit(off / size, noise / size, self.estimated)
+            residual, noise = self.H.forward(x) - self.y, self.noise * math.sqrt(values)
+        common = 0.0 if self.y.is_complex() or self.along != -2 else in_common(residual[0, 0])
+        return DataMisfit(float(residual.norm()) / size, noise / size, self.estimated, common)
 
     def quality(self, x: Tensor) -> dict[str, float]:
         """PSNR and SSIM of the modulus, profile `paper`, with the maximum of the truth as 1.
@@ -108,6 +109,21 @@ class Problem:
             inside = scores(self.image(x), self.truth, within=object_mask(self.truth))
             found |= {f"{name}_object": score for name, score in inside.items()}
         return {name: score for name, score in found.items() if math.isfinite(score)}
+
+
+def in_common(residual: Tensor) -> float:
+    """The correlation of neighbours in a sinogram `(A, D)`, along angles or detectors, whichever is smaller.
+
+    Example:
+        >>> in_common(torch.ones(4, 4)), in_common(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))
+        (1.0, 0.0)
+    """
+
+    def correlation(a: Tensor, b: Tensor) -> float:
+        sizes = float(a.norm()) * float(b.norm())
+        return float((a * b).sum()) / sizes if sizes else 0.0
+
+    return max(0.0, min(correlation(residual[1:], residual[:-1]), correlation(residual[:, 1:], residual[:, :-1])))
 
 
 class EmptySlice(ValueError):

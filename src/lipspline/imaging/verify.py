@@ -1,7 +1,7 @@
 """Does a certificate belong to its image, and does what it claims hold: what `lipspline verify` asks."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -62,7 +62,8 @@ class Verification:
         lines = [f"{check.outcome:{width}}  {check.name}: {check.detail}" for check in self.checks]
         verdict = "The certificate belongs to this result." if self.holds else "The certificate does NOT hold."
         if any(check.outcome is CheckOutcome.DOUBTFUL for check in self.checks):
-            verdict += " Whether the result is an image of the object is doubtful: it does not fit the measurements."
+            verdict += " Whether the result is an image of the object is doubtful: "
+            verdict += "it does not fit the measurements as noise would."
         if any(check.outcome is CheckOutcome.CHANGED for check in self.checks):
             verdict += " The input is another one now than the one it was made from."
         return "\n".join([self.output, *lines, verdict])
@@ -72,22 +73,115 @@ def verify(path: str | Path) -> Verification:
     """Check a result against the certificate beside it: checksums, also of the input, versions, the Lipschitz bound.
 
     Args:
-        path: the image or folder that `reconstruct` or `denoise` has written; its certificate is `path`.json.
+        path: the image or folder that `reconstruct` or `denoise` has written; its certificate is `path`.json. That file
+            and the page will do too. Where a result was renamed, alone or with its certificate, the other one is found
+            in the same folder by its checksum.
     """
-    output = Output(path)
-    if not output.certificate.is_file() and output.path.name.endswith(CERTIFICATE):
-        output = Output(output.path.with_name(output.path.name.removesuffix(CERTIFICATE)))
-    if not output.certificate.is_file():
-        raise FileNotFoundError(f"There is no certificate {output.certificate}.")
-    certificate = read_certificate(output.certificate)
+    return _verified(_together(Path(path)))
+
+
+def verify_all(paths: Sequence[str | Path]) -> list[Verification]:
+    """Check several results, each once, where an image, its certificate and its page are one; what is none fails."""
+    found: dict[tuple[Path, Path], Verification] = {}
+    for path in paths:
+        try:
+            pair = _together(Path(path))
+        except FileNotFoundError as error:
+            lost = Check("certificate", CheckOutcome.FAILS, str(error))
+            found[Path(path), Path(path)] = Verification(str(path), (lost,))
+        else:
+            if (pair.image, pair.certificate) not in found:
+                found[pair.image, pair.certificate] = _verified(pair)
+    return list(found.values())
+
+
+def summary(found: Sequence[Verification]) -> str:
+    """How many of several results hold, and which do not."""
+    bad = [one.output for one in found if not one.holds]
+    end = f"; not: {', '.join(bad)}" if bad else ""
+    return f"{len(found)} results, {len(found) - len(bad)} of them with a certificate that holds{end}."
+
+
+def _verified(pair: "_Pair") -> Verification:
+    certificate = pair.document
     if certificate is None:
-        detail = f"{output.certificate.name} is not as lipspline wrote it, or from a version that wrote no checksums"
-        return Verification(str(path), (Check("certificate", CheckOutcome.FAILS, detail),))
+        detail = f"{pair.certificate.name} is not as lipspline wrote it, or from a version that wrote no checksums"
+        return Verification(str(pair.image), (Check("certificate", CheckOutcome.FAILS, detail),))
     found = [Check("certificate", CheckOutcome.HOLDS, "unchanged since it was written")]
-    found += _tried("files", lambda: [*_files(output, certificate)])
+    found += _tried("files", lambda: [*_files(pair)])
     for name, check in CHECKS.items():
         found += _tried(name, lambda check=check: [check(certificate)])
-    return Verification(str(output.path), tuple(found))
+    return Verification(str(pair.image), tuple(found))
+
+
+# Which image and which certificate belong together
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """An image and a certificate, by their names or by their checksums."""
+
+    image: Path
+    certificate: Path
+
+    @property
+    def document(self) -> dict[str, Any] | None:
+        """What the certificate says; None if it is none."""
+        return read_certificate(self.certificate)
+
+
+def _together(path: Path) -> _Pair:
+    """The image and the certificate that are meant by the name of one of them, or of the page."""
+    if path.name.endswith(CERTIFICATE) and path.is_file():
+        base = path.with_name(path.name.removesuffix(CERTIFICATE))
+        document = None if base.exists() else read_certificate(path)
+        return _Pair(base if document is None else _image_of(document, path.parent) or base, path)
+    if path.name.endswith(PAGE) and Output(path.with_name(path.name.removesuffix(PAGE))).certificate.is_file():
+        path = path.with_name(path.name.removesuffix(PAGE))
+    output = Output(path)
+    if output.certificate.is_file():
+        return _Pair(path, output.certificate)
+    other = _certificate_of(path) if path.exists() else None
+    if other is None:
+        also = ", and no other file beside it is one of this image" if path.exists() else ""
+        raise FileNotFoundError(
+            f"There is no certificate {output.certificate}{also}. It is written with each image, as the name of the "
+            f"image and {CERTIFICATE}: put both into one folder, whatever they are called there."
+        )
+    return _Pair(path, other)
+
+
+def _certificate_of(image: Path) -> Path | None:
+    """The certificate in the folder of an image that has its checksums."""
+    for file in sorted(image.parent.glob(f"*{CERTIFICATE}")):
+        document = read_certificate(file)
+        if document is not None and _is_of(image, document["files"]):
+            return file
+    return None
+
+
+def _image_of(document: Mapping[str, Any], folder: Path) -> Path | None:
+    """The file or folder in a folder that has the checksums of a certificate."""
+    ending = Path(_written(document["files"])).suffix
+    found = (path for path in sorted(folder.iterdir()) if path.suffix == ending and not path.name.startswith("."))
+    return next((path for path in found if _is_of(path, document["files"])), None)
+
+
+def _is_of(path: Path, sums: Mapping[str, Any]) -> bool:
+    """Whether a file, or every file of a folder and no other, has the checksum that a certificate says."""
+    written = _written(sums)
+    if path.is_dir():
+        wanted = {name: value for name, value in sums.items() if name.startswith(f"{written}/")}
+        inside = [file for file in path.rglob("*") if file.is_file()]
+        if not wanted or len(inside) != len(wanted):
+            return False
+        return {f"{written}/{file.relative_to(path).as_posix()}": files.sha256(file) for file in inside} == wanted
+    return path.is_file() and written in sums and files.sha256(path) == sums[written]
+
+
+def _written(sums: Mapping[str, Any]) -> str:
+    """What the result was called when its certificate was written."""
+    return next((name.split("/")[0] for name in sums if not name.endswith(PAGE)), "")
 
 
 def _tried(name: str, check: Callable[[], list[Check]]) -> list[Check]:
@@ -99,31 +193,38 @@ def _tried(name: str, check: Callable[[], list[Check]]) -> list[Check]:
         return [Check(name, CheckOutcome.FAILS, detail)]
 
 
-def _files(output: Output, certificate: Mapping[str, Any]) -> Iterator[Check]:
+def _files(pair: _Pair) -> Iterator[Check]:
     """The files that the certificate names, and those in the folder of the result that it does not name."""
-    sums, folder = certificate["files"], output.path.parent
-    bad = []
-    page = output.path.name + PAGE
-    if page in sums and not (folder / page).is_file():
-        sums = {name: value for name, value in sums.items() if name != page}
-        yield Check("page", CheckOutcome.UNCHECKED, f"{page} is not here")
-    for name, value in sums.items():
-        file = folder / name
-        if not output.owns(name) or not file.is_file():
-            bad.append(f"{name} is missing")
-        elif files.sha256(file) != value:
-            bad.append(f"{name} is not the file that was written: its SHA-256 differs")
-    if output.path.is_dir():
-        inside = (str(file.relative_to(folder)) for file in output.path.rglob("*"))
-        bad += [f"{name} is not part of the result" for name in sorted(inside) if name not in sums]
-    if not any(name == output.path.name or name.startswith(f"{output.path.name}/") for name in sums):
-        bad.append(f"the certificate is not that of {output.path.name}")
+    assert pair.document is not None
+    sums, folder, now = pair.document["files"], pair.image.parent, pair.image.name
+    then = _written(sums)
+    own, called, bad = Output(pair.image), {}, []
+    for name in sums:
+        called[name] = now + name[len(then) :] if name in (then, then + PAGE) or name.startswith(f"{then}/") else name
+        if name == then + PAGE and not (folder / called[name]).is_file():
+            yield Check("page", CheckOutcome.UNCHECKED, f"{called.pop(name)} is not here")
+    for name, current in called.items():
+        file, renamed = folder / current, "" if name == current else f" as {name}"
+        if not own.owns(current) or not file.is_file():
+            bad.append(f"{current} is missing")
+        elif files.sha256(file) != sums[name]:
+            bad.append(f"{current} is not the file that was written{renamed}: its SHA-256 differs")
+    if pair.image.is_dir():
+        inside = (str(file.relative_to(folder)) for file in pair.image.rglob("*"))
+        bad += [f"{name} is not part of the result" for name in sorted(inside) if name not in called.values()]
+    if not any(name == now or name.startswith(f"{now}/") for name in called.values()):
+        bad.append(f"the certificate is not that of {now}")
+    if bad and pair.image.exists() and (other := _certificate_of(pair.image)) not in (None, pair.certificate):
+        bad.append(f"{other.name if other else ''} is the certificate of {now}")
     if bad:
         yield Check("files", CheckOutcome.FAILS, "; ".join(bad))
     else:
-        yield Check("files", CheckOutcome.HOLDS, f"{len(sums)} file(s) with the SHA-256 checksums of the certificate")
-    if output.parts.exists():
-        detail = f"{output.parts.name} is there: a run is going on or was interrupted"
+        yield Check("files", CheckOutcome.HOLDS, f"{len(called)} file(s) with the SHA-256 checksums of the certificate")
+        if now != then or pair.certificate != own.certificate:
+            detail = f"it was written as {then}, and {pair.certificate.name} has its checksum"
+            yield Check("name", CheckOutcome.HOLDS, detail)
+    if own.parts.exists():
+        detail = f"{own.parts.name} is there: a run is going on or was interrupted"
         yield Check("finished", CheckOutcome.FAILS, detail)
 
 
@@ -159,6 +260,10 @@ def _data_fit(certificate: Mapping[str, Any]) -> Check:
     if not misfits:
         return Check("data fit", CheckOutcome.UNCHECKED, "the certificate does not speak of measurements")
     odd = [misfit["value"] for misfit in misfits if not misfit["explained"]]
+    doubt = [misfit["value"] for misfit in misfits if misfit.get("verdict") == "doubtful"]
+    if doubt and not odd:
+        words = f"noise explained only a part of the misfit of {len(doubt)} of {len(misfits)} slice(s)"
+        return Check("data fit", CheckOutcome.DOUBTFUL, f"{words}, up to {max(doubt):.2g} of the data")
     if not odd:
         return Check("data fit", CheckOutcome.HOLDS, f"noise explained the misfit of {len(misfits)} slice(s)")
     words = (

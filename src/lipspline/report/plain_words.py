@@ -10,6 +10,7 @@ from typing import Literal
 from lipspline.pnp import ReconstructionCertificate
 from lipspline.pnp.batch import Status
 from lipspline.pnp.guarantee import Estimate, ObjectiveSetting, Setting, Tier, contracts
+from lipspline.report.misfit import DataMisfit, Fit
 
 Standing = Literal["proven", "measured", "chosen", "vouched for", "not claimed", "violated"]
 MARKS: dict[Standing, str] = {
@@ -21,47 +22,6 @@ MARKS: dict[Standing, str] = {
     "violated": "✕",
 }
 PROMISED, HYPOTHESES, FIT = "What is promised", "What the promise rests on", "Fit to the measurements"
-
-
-# What a model of a scanner may be off by, beyond noise, before something must be wrong with it. The measurements are in
-# docs/guarantee.md: with the right geometry and the default strength the misfit is at most 1.02 times the noise plus
-# 0.1 %, and noise is estimated rather too high than too low.
-MODEL_ERROR = 0.01
-NOISE_FACTOR = 1.1
-IMPLAUSIBLE = 0.25
-"""Noise that is estimated to be more than this part of the data is not believed: signal was taken for noise."""
-
-
-@dataclass(frozen=True)
-class DataMisfit:
-    """How far the data that an image predicts are from those that were measured, `‖Hx - y‖ / ‖y‖`.
-
-    Args:
-        value: the misfit.
-        noise: what it would be if x were the truth: the norm of the noise over that of the data.
-        estimated: whether the noise was estimated from the data themselves: then at most `IMPLAUSIBLE` is believed.
-
-    Example:
-        >>> DataMisfit(0.005, 0.003).explained, DataMisfit(0.07, 0.003).explained
-        (True, False)
-        >>> DataMisfit(0.35, 0.38).explained, DataMisfit(0.35, 0.38, estimated=True).explained
-        (True, False)
-    """
-
-    value: float
-    noise: float
-    estimated: bool = False
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether the noise is larger than an estimate can be believed."""
-        return self.estimated and self.noise > IMPLAUSIBLE
-
-    @property
-    def explained(self) -> bool:
-        """Whether noise, and small errors of the model of the scanner, can account for it."""
-        believed = IMPLAUSIBLE if self.doubtful else self.noise
-        return self.value <= NOISE_FACTOR * believed + MODEL_ERROR
 
 
 @dataclass(frozen=True)
@@ -148,15 +108,29 @@ def misfit_line(misfit: DataMisfit) -> Line:
     """Whether the image explains the measurements."""
     value = f"off by {percent(misfit.value)}"
     noise = f"their noise is estimated at {percent(misfit.noise)}"
-    if misfit.explained:
+    if misfit.fit is not Fit.UNEXPLAINED:
         sentence = f"The measurements that this image predicts are off by {percent(misfit.value)}; {noise}."
-        return Line(FIT, value, sentence, "measured")
-    if misfit.doubtful:
+        if misfit.fit is Fit.EXPLAINED:
+            return Line(FIT, value, sentence, "measured")
+        return Line(FIT, f"{value}, doubtful", f"{sentence} {doubt(misfit)} {TO_CHECK}", "measured")
+    if misfit.implausible:
         reason = f"; {noise}, which is hardly possible: signal seems to have been taken for noise. It explains nothing"
     else:
         reason = f", but {noise}: the model of the scanner is not that of the scan"
     sentence = f"The measurements that this image predicts are {value}{reason}. {TO_CHECK}"
     return Line(FIT, value, sentence, "violated")
+
+
+def doubt(misfit: DataMisfit) -> str:
+    """Why a misfit is doubtful, and what is known to do that."""
+    if misfit.structured:
+        reason = "More than half of this is no noise, for neighbouring detectors and angles are off together."
+        return f"{reason} Rings, beam hardening and coarse pixels do that; so does a geometry that is a little wrong."
+    reason = "That is more than noise and the right model of a scanner usually leave."
+    return (
+        f"{reason} Rings, beam hardening, coarse pixels and inexact coil maps may do it; so does a geometry that is a "
+        f"little wrong."
+    )
 
 
 TO_CHECK = (

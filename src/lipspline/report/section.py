@@ -9,11 +9,11 @@ from lipspline.pnp.batch import Status
 from lipspline.report import drawing
 from lipspline.report.case import PRESETS, Case, Picture
 from lipspline.report.drawing import Window, ratio_bar
+from lipspline.report.misfit import DataMisfit, Fit
 from lipspline.report.plain_words import (
     ESTIMATES,
     MARKS,
     TELLING,
-    DataMisfit,
     Line,
     at_most,
     certificate_lines,
@@ -117,10 +117,12 @@ def headline(
     if misfit is not None and not fits:
         words = (
             f"The noise seems to be {percent(misfit.noise)} of the measurements, which is hardly possible"
-            if misfit.doubtful
+            if misfit.implausible
             else "Noise cannot explain how far it is from the measurements"
         )
         facts.insert(0, (words, False))
+    elif misfit is not None and misfit.fit is Fit.DOUBTFUL:
+        facts.insert(0, ("Fit to the measurements doubtful", None))
     return [(text, "bad" if good is False else "good" if good and fits else "moot") for text, good in facts]
 
 
