@@ -139,21 +139,6 @@ def test_what_is_denoised_has_its_input_in_the_certificate_and_its_bound_is_name
     assert outcomes(tmp_path / "out.npy")["input"] is CheckOutcome.CHANGED
 
 
-def test_certificates_of_earlier_versions_hold(copy, tmp_path):
-    """They called the constants of the averaged denoiser and of a denoised image `lipschitz`, too."""
-    document = json.loads((copy / "file.npy.json").read_text())
-    for one in document["slices"]:
-        one["certificate"]["lipschitz"] = one["certificate"].pop("averaged_lipschitz")
-    (copy / "file.npy.json").write_bytes(to_json(seal(document)))
-    assert set(outcomes(copy / "file.npy").values()) == {CheckOutcome.HOLDS}
-    np.save(tmp_path / "in.npy", np.random.default_rng(0).random((32, 32), dtype=np.float32))
-    denoise_file(tmp_path / "in.npy", tmp_path / "out.npy", noise=15, model="lls")
-    document = json.loads((tmp_path / "out.npy.json").read_text())
-    document["lipschitz"] = document.pop("stability")
-    (tmp_path / "out.npy.json").write_bytes(to_json(seal(document)))
-    assert verify(tmp_path / "out.npy").holds
-
-
 def test_a_page_that_was_not_sent_along_is_not_checked(copy):
     (copy / "file.npy.html").unlink()
     assert outcomes(copy / "file.npy")["page"] is CheckOutcome.UNCHECKED

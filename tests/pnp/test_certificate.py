@@ -57,19 +57,12 @@ def test_an_image_of_zeros_has_no_share():
     assert certificate.relative_distance is None
 
 
-def test_the_constant_of_the_averaged_denoiser_is_not_called_that_of_the_prior():
-    """K (β L + 1 - β) has a name of its own: `lipschitz` in a document is the constant of the prior."""
-    document = json.loads(fbs(Y, H, nn.ReLU(), beta=0.4, contraction=0.9).certificate.to_json())
-    assert document["averaged_lipschitz"] == pytest.approx(0.9)
-    assert "lipschitz" not in document
-
-
 def test_without_guarantee_nothing_is_claimed_anywhere():
     solution = fbs(Y, H, torch.relu, guarantee=False)
     document = json.loads(solution.certificate.to_json())
     assert document["guarantee"].startswith("no guarantee")
     assert document["guaranteed"] is False
-    assert document["averaged_lipschitz"] is None
+    assert document["lipschitz"] is None
     assert document["distance"] is None
     assert all(estimate["constant"] is None for estimate in document["estimates"])
     assert str(solution.certificate).count("no guarantee") == 6

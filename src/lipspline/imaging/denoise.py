@@ -67,7 +67,7 @@ class Denoised:
     model: str
     trained_noise: float | None
     """The noise that a network was trained for; it was rescaled if that is another. None for priors of all levels."""
-    stability: float | None
+    lipschitz: float | None
     """The proven bound on how much more the result can change than the input; None if there is none."""
     distance: float | None
     """How far the result of an energy is from the exact minimiser, at most: a root mean square in units of 1/255."""
@@ -85,7 +85,7 @@ class Denoised:
         source = "estimated" if self.estimated else "given"
         exact = self.trained_noise in (None, self.noise)
         rescaled = "" if exact else f", rescaled from noise {self.trained_noise:g}"
-        factor = "" if self.stability is None else f"at most {printed_up(self.stability)} times as much as the input"
+        factor = "" if self.lipschitz is None else f"at most {printed_up(self.lipschitz)} times as much as the input"
         within = "" if self.distance is None else f", within {self.distance:.2g}/255 of the exact minimiser"
         black = f"black {self.black:g}, " if self.black else ""
         return (
@@ -119,7 +119,7 @@ class _Clean(NamedTuple):
     """What became of the planes; see `Denoised`."""
 
     planes: Tensor
-    stability: float | None
+    lipschitz: float | None
     distance: float | None
 
 
@@ -171,7 +171,7 @@ def denoise_file(
             estimated=estimated,
             model=asked,
             trained_noise=prior.level_for(level) if isinstance(prior, DenoiserPrior) else None,
-            stability=result.stability,
+            lipschitz=result.lipschitz,
             distance=result.distance,
             prior=describe_prior(asked, prior, served, level, UNIT_RANGE, proven_upper(served)),
             warning=_warning(found.planes, result.planes, level, estimated=estimated, given=noise),
@@ -227,16 +227,16 @@ def _by_energy(prior: Prior, level: float, planes: Tensor, watch: Watch) -> _Cle
     """The minimisers of ½‖x - y‖² + λR(x)."""
     assert isinstance(prior, EnergyPrior)
     energy, weight, result = prior.at(level).to(devices.current()), prior.strength(level), torch.empty_like(planes)
-    identity, worst, distance = Identity((1, *planes.shape[-2:])), 0.0, 0.0
+    identity, lipschitz, distance = Identity((1, *planes.shape[-2:])), 0.0, 0.0
     for index, plane in enumerate(planes.split(1)):
         solution = minimize(plane.to(devices.current()), identity, energy, weight, tol=TOL)
         certificate, result[index] = solution.certificate, solution.value[0]
         stability = certificate.image_stability
         constant = None if stability is None else stability.constant
-        worst = max(worst, float("inf") if constant is None else constant)
+        lipschitz = max(lipschitz, float("inf") if constant is None else constant)
         distance = max(distance, float("inf") if certificate.distance is None else certificate.distance)
         watch(index + 1, len(planes))
-    return _Clean(result, known(worst), known(255 * distance / math.sqrt(planes[0].numel())))
+    return _Clean(result, known(lipschitz), known(255 * distance / math.sqrt(planes[0].numel())))
 
 
 @torch.no_grad()

@@ -169,7 +169,7 @@ class Setting:
 
     def derived(self) -> dict[str, object]:
         """What follows from this setting, for a document."""
-        return {"averaged_lipschitz": self.lipschitz, "rate": self.rate}
+        return {"lipschitz": self.lipschitz, "rate": self.rate}
 
     def violations(self) -> list[str]:
         """The hypotheses that do not hold, each as a sentence that says what to do; none if convergence is proven."""
