@@ -129,6 +129,24 @@ def test_large_images_in_tiles_are_as_if_they_were_whole(tmp_path, monkeypatch, 
     assert seen == [(i, 9) for i in range(1, 10)]
 
 
+@pytest.mark.parametrize(
+    ("validation", "said"),
+    [
+        ({"psnr": 11.6, "noisy_psnr": 25.1}, "makes noisy images worse: its own file says 11.6 dB where"),
+        ({"psnr": 30.0, "noisy_psnr": 25.1}, ""),
+        ({"psnr": "high"}, ""),
+        (None, ""),
+    ],
+)
+def test_a_network_whose_file_says_that_it_makes_images_worse_is_used_with_a_warning(tmp_path, validation, said):
+    network = tmp_path / "net.safetensors"
+    save(a_denoiser(), network, {"noise": 15, "scores": {"validation": validation}})
+    pictures.write(tmp_path / "in.npy", noisy(np.float32, 24, 24))
+    done = denoise_file(tmp_path / "in.npy", tmp_path / "out.npy", noise=15, model=str(network))
+    assert said in done.warning
+    assert ("makes noisy images worse" in done.warning) == bool(said)
+
+
 MEMORY = """
 import resource, sys
 from pathlib import Path

@@ -29,7 +29,7 @@ VALUES = {  # of CT images
 
 def warnings(result: Reconstruction) -> list[str]:
     """What to mind about a result, a sentence each."""
-    sentences, level = [], result.request.noise
+    sentences, level = list(filter(None, [result.strength.prior.caution])), result.request.noise
     if level != "auto" and level < 1:
         sentences.append(
             f"--noise {level:g} is in units of 1/255 of the brightness, for which a prior hardly does anything. If it "

@@ -158,6 +158,7 @@ def denoise_file(
         clean = _by_network if prior.kind is Kind.DENOISER else _by_energy
         result = clean(prior, level, found.planes, watch or (lambda done, total: None))
         served = prior.at(level)
+        beyond = _warning(found.planes, result.planes, level, estimated=estimated, given=noise)
         done = Denoised(
             input=str(source),
             output=str(target),
@@ -174,7 +175,7 @@ def denoise_file(
             lipschitz=result.lipschitz,
             distance=result.distance,
             prior=describe_prior(asked, prior, served, level, UNIT_RANGE, proven_upper(served)),
-            warning=_warning(found.planes, result.planes, level, estimated=estimated, given=noise),
+            warning=" ".join(filter(None, [prior.caution, beyond])),
             seconds=time.perf_counter() - begin,
         )
         inputs = {str(file): fingerprint(file) for file in read}

@@ -54,6 +54,18 @@ class DenoiserPrior(Prior):
         """The largest certified Lipschitz bound of its networks."""
         return max(certified_upper(_load(path)) for path in self.files.values())
 
+    @property
+    def caution(self) -> str:
+        """That it makes images worse, if its file says so: a training that was too short leaves such a network."""
+        for path in self.files.values():
+            clean, noisy = _validation(_load(path).provenance)
+            if clean <= noisy:
+                return (
+                    f"{self.name} makes noisy images worse: its own file says {clean:.1f} dB where the noisy ones had "
+                    f"{noisy:.1f}. Train it longer."
+                )
+        return ""
+
     def level_for(self, noise: float) -> float:
         """The trained noise level that serves another one."""
         return level_for(noise, self._known_levels())
@@ -206,6 +218,17 @@ def certified_upper(network: Network) -> float:
     """The certified bound of a network that was loaded from a file."""
     assert network.certificate is not None
     return network.certificate.upper
+
+
+def _validation(provenance: Mapping[str, Any]) -> tuple[float, float]:
+    """PSNR of denoised and of noisy images as a file tells them; NaN if it does not."""
+    scores = provenance.get("scores")
+    told = scores.get("validation") if isinstance(scores, Mapping) else None
+    values = [told.get(name) for name in ("psnr", "noisy_psnr")] if isinstance(told, Mapping) else []
+    clean, noisy = (
+        value if isinstance(value, (int, float)) else math.nan for value in (*values, math.nan, math.nan)[:2]
+    )
+    return clean, noisy
 
 
 def _trained_range(provenance: Mapping[str, Any]) -> tuple[float, float]:

@@ -59,6 +59,11 @@ class Prior(ABC):
             range: the values that occur, such as (-1, 1) for real and imaginary parts of complex images.
         """
 
+    @property
+    def caution(self) -> str:
+        """What to mind before it is used, a sentence; empty if nothing."""
+        return ""
+
     def levels_for(self, range: tuple[float, float]) -> tuple[float, ...]:
         """The noise levels at which it serves values in `range` as it was trained."""
         return self.levels
