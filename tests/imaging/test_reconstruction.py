@@ -20,7 +20,7 @@ from lipspline.imaging.request import Request
 from lipspline.imaging.verify import verify
 from lipspline.models import load
 from lipspline.pnp import fbs
-from lipspline.report import Fit
+from lipspline.report import Agreement
 
 THINNED = ScannerMRI(acceleration=2, center=0.3, simulate=True)
 ITERATION = {"tol": 1e-3, "max_steps": 5}
@@ -222,7 +222,7 @@ def test_a_geometry_that_does_not_fit_the_data_is_told():
     options = {"prior": "lls", "tol": 1e-3, "max_steps": 100}
     right = ls.reconstruct(sinogram, acquisition=ScannerCT(size=48, spacing=1.0, angles=turn), **options)
     wrong = ls.reconstruct(sinogram, acquisition=ScannerCT(size=48, spacing=1.0), **options)
-    assert (len(right.fitting(Fit.UNEXPLAINED)), len(wrong.fitting(Fit.UNEXPLAINED))) == (0, 1)
+    assert (len(right.fitting(Agreement.UNEXPLAINED)), len(wrong.fitting(Agreement.UNEXPLAINED))) == (0, 1)
     assert wrong.slices[0].misfit.value > 5 * right.slices[0].misfit.value
     assert wrong.document()["misfit_explained"] is False
 
@@ -238,7 +238,7 @@ def test_a_small_error_of_the_geometry_makes_the_fit_doubtful():
         scanner = ScannerCT(size=48, spacing=1.0, axis=axis)
         found[axis] = ls.reconstruct(sinogram, acquisition=scanner, prior="tv", tol=1e-3, max_steps=300)
     right, wrong = (found[axis].slices[0].misfit for axis in (34.5, 34.8))
-    assert (right.fit, wrong.fit) == (Fit.EXPLAINED, Fit.DOUBTFUL)
+    assert (right.fit, wrong.fit) == (Agreement.EXPLAINED, Agreement.DOUBTFUL)
     assert wrong.common > 0.5 > 0.3 > right.common
     document = found[34.8].document()
     assert (document["misfit_explained"], document["misfit_doubtful"]) == (True, True)

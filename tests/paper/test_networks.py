@@ -48,7 +48,8 @@ def test_files_of_ones_own_are_read_by_noise_level(tmp_path):
     assert sums["5"] != sums["15"]
 
 
-def test_what_ships_is_used_and_what_does_not_is_left_out(monkeypatch):
+def test_what_ships_is_used_and_what_does_not_is_left_out(monkeypatch, tmp_path):
+    monkeypatch.setattr(networks, "WEIGHTS", tmp_path)
     monkeypatch.setattr(networks, "available", lambda: {("lls", 5): "", ("lls", 15): "", ("av", 15): ""})
     monkeypatch.setattr(networks, "_shipped", lambda activation, noise: (activation, noise))
     family = Source(activation="lls").load((5, 10, 15))
@@ -59,6 +60,7 @@ def test_what_ships_is_used_and_what_does_not_is_left_out(monkeypatch):
 
 def test_only_the_levels_asked_for_are_used(monkeypatch, tmp_path):
     """To be fair, all networks of a table use the same."""
+    monkeypatch.setattr(networks, "WEIGHTS", tmp_path)
     monkeypatch.setattr(networks, "available", lambda: {("lls", 5): "", ("lls", 15): "", ("av", 15): ""})
     monkeypatch.setattr(networks, "_shipped", lambda activation, noise: (activation, noise))
     family = Source(activation="lls").load((15,))

@@ -116,7 +116,7 @@ def test_columns_of_which_nothing_is_known_are_left_out():
 
 def test_a_misfit_that_noise_cannot_explain_takes_the_ticks_away(case):
     """The same certificate, with data that the image does and does not predict."""
-    for misfit, ticks in ((DataMisfit(0.02, 0.01), True), (DataMisfit(0.07, 0.01), False)):
+    for misfit, ticks in ((DataMisfit(0.012, 0.01), True), (DataMisfit(0.07, 0.01), False)):
         last = replace(case.pictures[-1], misfit=misfit)
         section = case_section(replace(case, pictures=(*case.pictures[:-1], last)), 0)
         verdict = section[section.index('class="verdict"') : section.index('class="bench"')]

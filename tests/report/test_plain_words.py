@@ -11,7 +11,7 @@ from torch import nn
 from lipspline import declare, operators, pnp
 from lipspline.pnp.batch import Status
 from lipspline.priors.tv import TotalVariation
-from lipspline.report import DataMisfit, Fit
+from lipspline.report import Agreement, DataMisfit
 from lipspline.report.plain_words import (
     at_most,
     certificate_lines,
@@ -180,23 +180,23 @@ def test_a_misfit_beyond_noise_and_small_errors_of_the_model_is_called_one(value
 
 
 MEASURED = {  # misfit, noise, what neighbours have in common; docs/guarantee.md
-    "tooth": (0.0220, 0.0158, 0.34, Fit.EXPLAINED),
-    "disc, pixels of four detectors": (0.0101, 0.0057, 0.43, Fit.EXPLAINED),
-    "torso, 128 angles": (0.0039, 0.0117, 0.12, Fit.EXPLAINED),
-    "fan, noise 0.001": (0.0050, 0.0091, 0.0, Fit.EXPLAINED),
-    "head, four coils, maps estimated": (0.0419, 0.0404, 0.0, Fit.EXPLAINED),
-    "tooth, pixels of three detectors": (0.0264, 0.0158, 0.37, Fit.DOUBTFUL),
-    "a misfit of 1.3 % with noise of 0.56 %": (0.013, 0.0056, 0.0, Fit.DOUBTFUL),
-    "torso, axis half a detector off": (0.0076, 0.0097, 0.89, Fit.DOUBTFUL),
-    "torso, axis a detector off": (0.0156, 0.0097, 0.94, Fit.DOUBTFUL),
-    "torso, cropped": (0.0095, 0.0119, 0.76, Fit.DOUBTFUL),
-    "torso, axis two detectors off": (0.0310, 0.0097, 0.95, Fit.UNEXPLAINED),
-    "tooth, axis two detectors off": (0.0322, 0.0158, 0.61, Fit.UNEXPLAINED),
-    "tooth, 170 degrees taken for 180": (0.0417, 0.0158, 0.74, Fit.UNEXPLAINED),
-    "fan taken for parallel beams": (0.0466, 0.0117, 0.70, Fit.UNEXPLAINED),
-    "disc, 180 degrees taken for 90": (0.0354, 0.0057, 0.94, Fit.UNEXPLAINED),
-    "head, rows out of phase": (0.0823, 0.0559, 0.0, Fit.UNEXPLAINED),
-    "head, maps of other coils": (0.805, 0.040, 0.0, Fit.UNEXPLAINED),
+    "tooth": (0.0220, 0.0158, 0.34, Agreement.EXPLAINED),
+    "disc, pixels of four detectors": (0.0101, 0.0057, 0.43, Agreement.EXPLAINED),
+    "torso, 128 angles": (0.0039, 0.0117, 0.12, Agreement.EXPLAINED),
+    "fan, noise 0.001": (0.0050, 0.0091, 0.0, Agreement.EXPLAINED),
+    "head, four coils, maps estimated": (0.0419, 0.0404, 0.0, Agreement.EXPLAINED),
+    "tooth, pixels of three detectors": (0.0264, 0.0158, 0.37, Agreement.DOUBTFUL),
+    "a misfit of 1.3 % with noise of 0.56 %": (0.013, 0.0056, 0.0, Agreement.DOUBTFUL),
+    "torso, axis half a detector off": (0.0076, 0.0097, 0.89, Agreement.DOUBTFUL),
+    "torso, axis a detector off": (0.0156, 0.0097, 0.94, Agreement.DOUBTFUL),
+    "torso, cropped": (0.0095, 0.0119, 0.76, Agreement.DOUBTFUL),
+    "torso, axis two detectors off": (0.0310, 0.0097, 0.95, Agreement.UNEXPLAINED),
+    "tooth, axis two detectors off": (0.0322, 0.0158, 0.61, Agreement.UNEXPLAINED),
+    "tooth, 170 degrees taken for 180": (0.0417, 0.0158, 0.74, Agreement.UNEXPLAINED),
+    "fan taken for parallel beams": (0.0466, 0.0117, 0.70, Agreement.UNEXPLAINED),
+    "disc, 180 degrees taken for 90": (0.0354, 0.0057, 0.94, Agreement.UNEXPLAINED),
+    "head, rows out of phase": (0.0823, 0.0559, 0.0, Agreement.UNEXPLAINED),
+    "head, maps of other coils": (0.805, 0.040, 0.0, Agreement.UNEXPLAINED),
 }
 
 
@@ -207,11 +207,11 @@ def test_a_misfit_is_explained_doubtful_or_not_explained(scan):
     line = certificate_lines(CERTIFICATES["proven"](), misfit)["What happened"][0]
     facts = dict(headline(CERTIFICATES["proven"](), misfit, None))
     assert misfit.fit is fit
-    assert line.value.endswith("doubtful") == (fit is Fit.DOUBTFUL)
-    assert ("geometry that is a little wrong" in line.sentence) == (fit is Fit.DOUBTFUL)
-    assert ("More than half of this is no noise" in line.sentence) == (fit is Fit.DOUBTFUL and common > 0.5)
-    assert facts.get("Fit to the measurements doubtful") == ("moot" if fit is Fit.DOUBTFUL else None)
-    assert ("good" in facts.values()) == (fit is not Fit.UNEXPLAINED)
+    assert line.value.endswith("doubtful") == (fit is Agreement.DOUBTFUL)
+    assert ("geometry that is a little wrong" in line.sentence) == (fit is Agreement.DOUBTFUL)
+    assert ("More than half of this is no noise" in line.sentence) == (fit is Agreement.DOUBTFUL and common > 0.5)
+    assert facts.get("Fit to the measurements doubtful") == ("moot" if fit is Agreement.DOUBTFUL else None)
+    assert ("good" in facts.values()) == (fit is not Agreement.UNEXPLAINED)
 
 
 def test_a_terminal_gets_the_words_of_the_page():

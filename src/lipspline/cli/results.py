@@ -7,7 +7,7 @@ from lipspline.formats.output import Output
 from lipspline.imaging.cache import Slice, kept
 from lipspline.imaging.held_out import HELD
 from lipspline.imaging.reconstruction import Reconstruction, Rival, mean
-from lipspline.report import Fit
+from lipspline.report import Agreement
 from lipspline.report.plain_words import certificate_lines, doubt, lines_text, percent
 
 TO_CHECK = {
@@ -42,7 +42,7 @@ def warnings(result: Reconstruction) -> list[str]:
         sentences.append(
             f"slice(s) {_numbers(result.empty)} are empty: their data are zero everywhere, and so are their images."
         )
-    if odd := result.fitting(Fit.UNEXPLAINED):
+    if odd := result.fitting(Agreement.UNEXPLAINED):
         found = odd[0].misfit
         reason = (
             f" (it is estimated at {percent(found.noise)} of slice {odd[0].number}, which is hardly possible)"
@@ -53,7 +53,7 @@ def warnings(result: Reconstruction) -> list[str]:
             f"slice(s) {_numbers(odd)} fit the measurements worse than noise explains{reason}. "
             f"{TO_CHECK[result.scan.modality]}"
         )
-    if vague := result.fitting(Fit.DOUBTFUL):
+    if vague := result.fitting(Agreement.DOUBTFUL):
         worst = max((done.misfit for done in vague), key=lambda misfit: misfit.value)
         sentences.append(
             f"slice(s) {_numbers(vague)}: whether the image fits the measurements is doubtful (off by "

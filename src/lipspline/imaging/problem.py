@@ -115,8 +115,8 @@ def in_common(residual: Tensor) -> float:
     """The correlation of neighbours in a sinogram `(A, D)`, along angles or detectors, whichever is smaller.
 
     Example:
-        >>> in_common(torch.ones(4, 4)), in_common(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))
-        (1.0, 0.0)
+        >>> f"{in_common(torch.ones(4, 4)):.3f}", in_common(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))
+        ('1.000', 0.0)
     """
 
     def correlation(a: Tensor, b: Tensor) -> float:

@@ -31,7 +31,7 @@ from lipspline.imaging.strength import Auto, Strength, choose, describe_prior, k
 from lipspline.networks.files import checksum
 from lipspline.pnp import Progress, ReconstructionCertificate, solve_all
 from lipspline.priors import Energy
-from lipspline.report import Case, DataMisfit, Fit, Picture, reconstruction_page
+from lipspline.report import Agreement, Case, DataMisfit, Picture, reconstruction_page
 
 Watch = Callable[[int, Progress | None], None]
 """Called with the place of a slice in the scan after every denoiser call, and with None when the slice is done."""
@@ -104,7 +104,7 @@ class Reconstruction:
         """Slices that did not reach the tolerance."""
         return [done for done in self.slices if done.run is not None and not done.run.converged]
 
-    def fitting(self, fit: Fit) -> list[Slice]:
+    def fitting(self, fit: Agreement) -> list[Slice]:
         """Slices whose data misfit noise explains, or not, or only in part."""
         return [done for done in self.solved if done.misfit.fit is fit]
 
@@ -131,8 +131,8 @@ class Reconstruction:
             "guaranteed": all(certificate.guaranteed for certificate in self.certificates),
             "converged": not self.unsettled,
             "lipschitz": known(chosen.upper),
-            "misfit_explained": not self.fitting(Fit.UNEXPLAINED),
-            "misfit_doubtful": bool(self.fitting(Fit.DOUBTFUL)),
+            "misfit_explained": not self.fitting(Agreement.UNEXPLAINED),
+            "misfit_doubtful": bool(self.fitting(Agreement.DOUBTFUL)),
             "notes": list(self.scan.notes),
             **({"mean": means, "mean_direct": direct, "profile": "paper"} if means else {}),
             **({"compared": [rival.document() for rival in self.rivals]} if self.rivals else {}),

@@ -76,6 +76,8 @@ def report(settings: DenoisingSettings, outcomes: Mapping[str, Outcome], expect:
     return Report((table,), _verdicts(settings, psnr, outcomes), _figures(settings, psnr, outcomes))
 
 
+NEARLY = 0.05
+"""dB below the best spline denoiser that are hardly seen: of these the figure shows the one with the fewest regions."""
 PsnrByNoise = Mapping[int, Mapping[str, float]]
 """PSNR by noise level and network."""
 
@@ -85,12 +87,14 @@ def _splines(settings: DenoisingSettings) -> list[str]:
 
 
 def _figures(settings: DenoisingSettings, psnr: PsnrByNoise, outcomes: Mapping[str, Outcome]) -> dict:
-    """PSNR against λ, what the best spline denoiser has learned, and what denoisers make of a photograph."""
+    """PSNR against λ, what the simplest of the good spline denoisers has learned, and denoisers on a photograph."""
     splines, last = _splines(settings), settings.noises[-1]
     if not splines:
         return {}
     weights = {job.network: str(outcomes[job.name].folder / WEIGHTS) for job in jobs(settings) if job.noise == last}
     best = max(splines, key=lambda name: psnr[last][name])
+    good = [name for name in splines if psnr[last][name] > psnr[last][best] - NEARLY]
+    simplest = min(good, key=lambda name: outcomes[f"{name}-noise{last}"].numbers["regions"])
     rivals = [name for name in settings.networks if name not in splines]
     shown = {name: weights[name] for name in (*rivals[:2], best)}
     curves = {
@@ -98,7 +102,7 @@ def _figures(settings: DenoisingSettings, psnr: PsnrByNoise, outcomes: Mapping[s
     }
     return {
         "lambda": lambda: figures.against_weight(curves),
-        "activations": lambda: figures.learned_activations(weights[best]),
+        "activations": lambda: figures.learned_activations(weights[simplest]),
         "photograph": lambda: figures.photograph(shown, last),
     }
 

@@ -18,7 +18,7 @@ IMPLAUSIBLE = 0.25
 """Noise that is estimated to be more than this part of the data is not believed: signal was taken for noise."""
 
 
-class Fit(StrEnum):
+class Agreement(StrEnum):
     """Whether noise explains how far an image is from its measurements."""
 
     EXPLAINED = "explained"
@@ -57,14 +57,14 @@ class DataMisfit:
         return self.estimated and self.noise > IMPLAUSIBLE
 
     @property
-    def fit(self) -> Fit:
+    def fit(self) -> Agreement:
         """Whether noise, and small errors of the model of the scanner, account for it."""
         noise = NOISE_FACTOR * (IMPLAUSIBLE if self.implausible else self.noise)
         if self.value > noise + MODEL_ERROR:
-            return Fit.UNEXPLAINED
+            return Agreement.UNEXPLAINED
         if self.value > noise + USUAL_ERROR or self.structured:
-            return Fit.DOUBTFUL
-        return Fit.EXPLAINED
+            return Agreement.DOUBTFUL
+        return Agreement.EXPLAINED
 
     @property
     def structured(self) -> bool:
@@ -74,4 +74,4 @@ class DataMisfit:
     @property
     def explained(self) -> bool:
         """Whether it may be explained, doubtful or not."""
-        return self.fit is not Fit.UNEXPLAINED
+        return self.fit is not Agreement.UNEXPLAINED

@@ -10,7 +10,7 @@ from typing import Literal
 from lipspline.pnp import ReconstructionCertificate
 from lipspline.pnp.batch import Status
 from lipspline.pnp.guarantee import Estimate, ObjectiveSetting, Setting, Tier, contracts
-from lipspline.report.misfit import DataMisfit, Fit
+from lipspline.report.misfit import Agreement, DataMisfit
 
 Standing = Literal["proven", "measured", "chosen", "vouched for", "not claimed", "violated"]
 MARKS: dict[Standing, str] = {
@@ -108,9 +108,9 @@ def misfit_line(misfit: DataMisfit) -> Line:
     """Whether the image explains the measurements."""
     value = f"off by {percent(misfit.value)}"
     noise = f"their noise is estimated at {percent(misfit.noise)}"
-    if misfit.fit is not Fit.UNEXPLAINED:
+    if misfit.fit is not Agreement.UNEXPLAINED:
         sentence = f"The measurements that this image predicts are off by {percent(misfit.value)}; {noise}."
-        if misfit.fit is Fit.EXPLAINED:
+        if misfit.fit is Agreement.EXPLAINED:
             return Line(FIT, value, sentence, "measured")
         return Line(FIT, f"{value}, doubtful", f"{sentence} {doubt(misfit)} {TO_CHECK}", "measured")
     if misfit.implausible:

@@ -9,7 +9,7 @@ from lipspline.pnp.batch import Status
 from lipspline.report import drawing
 from lipspline.report.case import PRESETS, Case, Picture
 from lipspline.report.drawing import Window, ratio_bar
-from lipspline.report.misfit import DataMisfit, Fit
+from lipspline.report.misfit import Agreement, DataMisfit
 from lipspline.report.plain_words import (
     ESTIMATES,
     MARKS,
@@ -121,7 +121,7 @@ def headline(
             else "Noise cannot explain how far it is from the measurements"
         )
         facts.insert(0, (words, False))
-    elif misfit is not None and misfit.fit is Fit.DOUBTFUL:
+    elif misfit is not None and misfit.fit is Agreement.DOUBTFUL:
         facts.insert(0, ("Fit to the measurements doubtful", None))
     return [(text, "bad" if good is False else "good" if good and fits else "moot") for text, good in facts]
 
