@@ -26,7 +26,10 @@ def test_every_recipe_loads_at_every_scale_and_has_jobs_with_names_of_their_own(
     names = [job.name for job in jobs]
     assert len(set(names)) == len(names) > 0
     assert all(job.steps >= 1 or job.spec.start is not None for job in jobs)
-    assert (recipe.differs == {}) == (scale == "paper")
+    if scale == "paper":
+        assert recipe.differs == {}
+    else:  # table-regions looks at the networks of table-denoising, and it is those that differ
+        assert recipe.differs or (name, scale) == ("table-regions", "laptop")
 
 
 def test_the_paper_scale_of_the_fits_is_the_published_protocol():
