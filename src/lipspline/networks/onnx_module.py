@@ -49,9 +49,9 @@ class OnnxModule(nn.Module):
         self.input_name, self.output_name = inputs[0].name, graph.output[0].name
         sizes = inputs[0].type.tensor_type.shape.dim
         self.input_sizes = tuple(d.dim_value if d.HasField("dim_value") else None for d in sizes)
-        unknown = sorted({node.kind for node in nodes if isinstance(node.kind, str) and node.kind not in _OPERATIONS})
-        if unknown:
-            raise ValueError(f"certify has no rule for these operations of ONNX: {', '.join(unknown)}.")
+        kinds = {node.kind for node in nodes if isinstance(node.kind, str)}
+        if unknown := ", ".join(sorted(kinds - set(_OPERATIONS))):
+            raise ValueError(f"certify has no rule for these operations of ONNX: {unknown}. Certify the torch module.")
         self.nodes, self.layers = nodes, nn.ModuleList(node.kind for node in nodes if isinstance(node.kind, nn.Module))
 
     def forward(self, x: Tensor) -> Tensor:
