@@ -89,6 +89,18 @@ def test_the_command_certifies_a_function_of_a_file(tmp_path, monkeypatch, capsy
     assert json.loads(capsys.readouterr().out)["upper"] == pytest.approx(0.5, abs=1e-9)
 
 
+def test_lengths_of_pooled_pixels_are_certified(tmp_path):
+    """`L2NormPool2d`, whose file has the operation ReduceL2."""
+    network = ls.plain(nn.Sequential(ls.nn.conv2d(1, 4, 3), ls.nn.L2NormPool2d(2), nn.Flatten(), ls.nn.linear(64, 3)))
+    x = torch.randn(1, 1, 8, 8)
+    torch.onnx.export(network, (x,), tmp_path / "pooled.onnx", dynamo=True, verbose=False)
+    module = from_onnx(tmp_path / "pooled.onnx")
+    torch.testing.assert_close(module(x), network(x), atol=1e-5, rtol=0)
+    certificate = ls.certify(module, x)
+    assert 0.1 < float(torch.linalg.matrix_norm(torch.func.jacrev(module)(x).reshape(3, -1), ord=2)) <= 1.00001
+    assert certificate.upper == pytest.approx(1, abs=1e-5)
+
+
 def test_an_unknown_operation_is_named(tmp_path):
     node = onnx.helper.make_node("Det", ["x"], ["y"])
     value = onnx.helper.make_tensor_value_info

@@ -4,6 +4,7 @@ Activations of files that `to_onnx` wrote are recognised (`onnx_activations`). S
 when the module runs, with numpy, so that tracing sees plain numbers.
 """
 
+import functools
 import math
 import os
 from collections.abc import Callable
@@ -347,14 +348,16 @@ def _pad(x, pads=None, value=None, axes=None, mode="constant"):
     return F.pad(x, around, torch_mode, **({"value": float(value or 0.0)} if mode == "constant" else {}))
 
 
-def _reduction(name: str) -> Operation:
+def _reduction(name: str, function: Operation | None = None) -> Operation:
+    of_tensors = function or getattr(torch, name)
+
     def reduce(x: Any, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
         if not isinstance(x, Tensor):
             return np.prod(x) if name == "prod" else getattr(np, name)(x)
         if noop_with_empty_axes and (axes is None or not _ints(axes)):
             return x
         places = tuple(_ints(axes)) if axes is not None else tuple(range(x.ndim))
-        return getattr(x, name)(places, keepdim=bool(keepdims))
+        return of_tensors(x, dim=places, keepdim=bool(keepdims))
 
     return reduce
 
@@ -365,17 +368,11 @@ _OPERATIONS |= {
     "ReduceMax": _reduction("amax"),
     "ReduceMin": _reduction("amin"),
     "ReduceProd": _reduction("prod"),
-    "Max": lambda *parts: _fold(torch.maximum, parts),
-    "Min": lambda *parts: _fold(torch.minimum, parts),
-    "Sum": lambda *parts: _fold(torch.add, parts),
+    "ReduceL2": _reduction("norm", torch.linalg.vector_norm),
+    "Max": lambda *parts: functools.reduce(torch.maximum, parts),
+    "Min": lambda *parts: functools.reduce(torch.minimum, parts),
+    "Sum": lambda *parts: functools.reduce(torch.add, parts),
 }
-
-
-def _fold(function: Callable[[Tensor, Tensor], Tensor], parts: tuple[Any, ...]) -> Any:
-    result, *rest = parts
-    for part in rest:
-        result = function(result, part)
-    return result
 
 
 @_is("TopK")
