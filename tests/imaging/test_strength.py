@@ -213,8 +213,8 @@ def test_an_energy_that_is_not_convex_is_refined_by_the_convex_one():
 
 def test_the_vertex_is_that_of_the_parabola():
     errors = {k: (k - 0.3) ** 2 + 5 for k in (-1, 0, 1)}
-    assert held_out._vertex(errors, 0) == pytest.approx(0.3)
-    assert held_out._vertex({0: 1.0, 1: 2.0}, 0) == 0.0
+    assert held_out.vertex(errors, 0) == pytest.approx(0.3)
+    assert held_out.vertex({0: 1.0, 1: 2.0}, 0) == 0.0
 
 
 def test_beta_is_tried_on_what_is_held_out_and_stays_where_stability_is_proven(net):

@@ -1,6 +1,6 @@
 """Measurements that are held out, to choose a strength by how well it predicts them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 
 import torch
@@ -136,11 +136,16 @@ def _best(solve: Solve, weight: float, problem: Problem, bounds: tuple[float, fl
             break
         if error(other) < errors[best]:
             best = other
-    return weight * 2.0 ** (best + _vertex(errors, best))
+    return weight * 2.0 ** (best + vertex(errors, best))
 
 
-def _vertex(errors: dict[int, float], best: int) -> float:
-    """How far the minimum of the parabola through the best error and its neighbours lies from the best."""
+def vertex(errors: Mapping[int, float], best: int) -> float:
+    """How far the minimum of the parabola through the best error and its neighbours lies from the best.
+
+    Example:
+        >>> vertex({-1: 2.25, 0: 0.25, 1: 0.25}, 0), vertex({0: 1.0, 1: 2.0}, 0)
+        (0.5, 0.0)
+    """
     if best - 1 not in errors or best + 1 not in errors:
         return 0.0
     left, middle, right = errors[best - 1], errors[best], errors[best + 1]

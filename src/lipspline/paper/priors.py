@@ -18,6 +18,7 @@ from lipspline.formats.datasets import data_dir
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.volume import Volume
 from lipspline.imaging.ct import SimulatedCT
+from lipspline.imaging.held_out import vertex
 from lipspline.imaging.mri import MeasuredMRI, SimulatedMRI, Undersampling
 from lipspline.imaging.problem import Iteration, Problem, Scan, solve_problem
 from lipspline.imaging.simulation import add_kspace_noise
@@ -107,7 +108,8 @@ class PriorSettings:
     Args:
         scans: the kinds of scans.
         priors: names in the catalogue.
-        trials: how many weights are tried on the validation images at most, in steps of a factor 2.
+        trials: how many weights are tried on the validation images at most, in steps of a factor 2; between them the
+            parabola through the best and its neighbours decides.
         tol, max_steps: of the final solves; weights are tried with ten times the tolerance.
     """
 
@@ -175,8 +177,8 @@ def run(job: PriorJob, context: Context) -> Outcome:
         tick(scores["psnr"])
         return solution.value, scores
 
-    def tuned() -> int:
-        """The best k of weights times 2^k."""
+    def tuned() -> float:
+        """The best k of weights times 2^k, between those tried by the parabola through the best and its neighbours."""
         problems = [job.scan.problem(folder, number, context.seed) for number in job.scan.validation]
         chosen = [choose(job.prior, "auto", "auto", problem, refine=False) for problem in problems]
 
@@ -194,7 +196,7 @@ def run(job: PriorJob, context: Context) -> Outcome:
                 break
             if score(other) > score(best):
                 best = other
-        return best
+        return best + vertex({k: -score(k) for k in range(best - 1, best + 2) if f"trial/{k}" in kept}, best)
 
     best = None
     for number in job.scan.test:
@@ -226,7 +228,7 @@ def run(job: PriorJob, context: Context) -> Outcome:
     return Outcome({"images": kept.under("test")}, kept.seconds, kept.under("picture"))
 
 
-def scaled(chosen: Strength, k: int) -> float:
+def scaled(chosen: Strength, k: float) -> float:
     """The weight times 2^k; that of a denoiser stays where [eq:EstForward] holds."""
     weight = chosen.weight * 2.0**k
     return weight if isinstance(chosen.prior, EnergyPrior) else min(weight, 0.5)
