@@ -10,6 +10,7 @@ from lipspline.training.optim import (
     SCHEDULES,
     Player,
     Rotating,
+    RowAdam,
     constant,
     cosine,
     halving,
@@ -21,6 +22,7 @@ from lipspline.training.optim import (
     set_rate,
     trapezoid,
 )
+from lipspline.training.slopes import learn_slopes, slope_parameters
 
 
 def network() -> nn.Sequential:
@@ -176,6 +178,86 @@ def test_a_player_turns_matrices_and_moves_the_rest_as_adam_does():
     for (name, ours), adam in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
         same = bool((ours - adam).abs().max() < 1e-6)
         assert same != name.startswith(("0.parametrizations", "2.parametrizations")), name
+
+
+def test_entries_of_a_row_share_their_second_moment():
+    """Beside the formula, over several steps; Adam itself would move the small entries as far as the large ones."""
+    g = torch.Generator().manual_seed(0)
+    sizes = torch.tensor([1.0, 1e-3, 0.1])
+    rows = nn.Parameter(torch.zeros(2, 3, dtype=torch.float64))
+    optimizer = RowAdam([{"params": [rows], "rowwise": True}], lr=0.01)
+    expected, mean, square = torch.zeros(2, 3, dtype=torch.float64), 0.0, 0.0
+    for step in range(1, 6):
+        gradient = sizes * torch.randn(2, 3, dtype=torch.float64, generator=g)
+        rows.grad = gradient
+        optimizer.step()
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.999 * square + 0.001 * gradient.square().mean(dim=1, keepdim=True)
+        expected -= 0.01 * (mean / (1 - 0.9**step)) / ((square / (1 - 0.999**step)).sqrt() + 1e-8)
+    assert torch.allclose(rows, expected, rtol=1e-12)
+    assert rows.grad is gradient
+
+
+def test_rows_of_one_entry_are_moved_by_adam():
+    gradients = torch.randn(4, 5, 1, generator=torch.Generator().manual_seed(0))
+    moved = []
+    for kind, options in ((RowAdam, {"rowwise": True}), (torch.optim.Adam, {})):
+        column = nn.Parameter(torch.zeros(5, 1))
+        optimizer = kind([{"params": [column]} | options], lr=0.01)
+        for gradient in gradients:
+            column.grad = gradient
+            optimizer.step()
+        moved.append(column.detach())
+    assert torch.allclose(*moved, atol=1e-7)
+
+
+def test_shared_moments_go_on_where_they_stopped():
+    def made() -> tuple[nn.Parameter, RowAdam]:
+        rows = nn.Parameter(torch.ones(2, 3))
+        return rows, RowAdam([{"params": [rows], "rowwise": True}], lr=0.01, fused=True)
+
+    gradients = torch.randn(4, 2, 3, generator=torch.Generator().manual_seed(0))
+    (whole, first), (part, second), (rest, third) = made(), made(), made()
+    for gradient in gradients:
+        whole.grad = gradient
+        first.step()
+    for gradient in gradients[:2]:
+        part.grad = gradient
+        second.step()
+    third.load_state_dict(second.state_dict())
+    rest.data.copy_(part.detach())
+    for gradient in gradients[2:]:
+        rest.grad = gradient
+        third.step()
+    assert torch.equal(whole, rest)
+
+
+@pytest.mark.parametrize("kind", [RowAdam, Rotating])
+def test_hooks_are_called_once_a_step(kind):
+    """The step of a class is wrapped by torch when its first optimizer is made: that of Adam must not call them again."""
+    made = [other([nn.Parameter(torch.ones(1))]) for other in (torch.optim.Adam, RowAdam)]
+    assert all(type(optimizer).step.hooked for optimizer in made)
+    rows, calls = nn.Parameter(torch.ones(2, 3)), []
+    optimizer = kind([rows], lr=0.01)
+    optimizer.register_step_post_hook(lambda *_: calls.append(1))
+    rows.grad = torch.ones(2, 3)
+    optimizer.step()
+    assert calls == [1]
+
+
+def test_slopes_of_a_player_share_moments_if_it_says_so():
+    model = nn.Sequential(nn.Linear(2, 3), LinearSpline(3, regions=8))
+    learn_slopes(model)
+    for rotations in (None, 0.01):
+        kinds = [
+            group.get("rowwise", False) for group in Player(model, 0.1, rowwise=True, rotations=rotations).groups()
+        ]
+        assert kinds == [False, False, False, True]
+        assert not any("rowwise" in group for group in Player(model, 0.1, rotations=rotations).groups())
+    (_, _, slopes), optimizer = next(slope_parameters(model)), Player(model, 0.1, rowwise=True).optimizer()
+    model(torch.randn(50, 2)).square().mean().backward()
+    optimizer.step()
+    assert optimizer.state[slopes]["exp_avg_sq"].shape == (3, 1)
 
 
 # Schedules

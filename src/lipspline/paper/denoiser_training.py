@@ -107,6 +107,7 @@ class DenoiserTraining:
         slopes: learn the slopes of splines, with this learning rate, instead of their coefficients.
         rotations: turn orthonormal matrices by at most this angle in a step, instead of moving their entries.
         tv2_prox: minimise TV² by its proximal step, so that slopes merge exactly, instead of its subgradient.
+        rowwise: the slopes of a spline share their second moment in Adam, so that those that few inputs reach stay.
         lambda_per: what λ is weighed against: the squared error of a "pixel", or of a "patch", the sum over its pixels,
             as in the authors' program; there the same λ weighs less, by the number of pixels.
     """
@@ -123,10 +124,13 @@ class DenoiserTraining:
     rotations: Positive | None = None
     tv2_prox: bool = added_later(False)
     lambda_per: Literal["pixel", "patch"] = added_later("pixel")
+    rowwise: bool = added_later(False)
 
     def __post_init__(self):
         if self.tv2_prox and self.slopes is None:
             raise ValueError("tv2_prox is a step in the slopes of splines: give slopes, their learning rate.")
+        if self.rowwise and self.slopes is None:
+            raise ValueError("rowwise is about the slopes of splines: give slopes, their learning rate.")
 
     def tv2_weight(self, weight: float) -> float:
         """What λ is beside a mean squared error over pixels, which is what is minimised.
@@ -229,6 +233,7 @@ def train(model: Network, job: DenoiserJob, context: Context) -> Fit:
         slopes=SLOPES if training.slopes is None else training.slopes,
         rotations=training.rotations,
         tv2_prox=training.tv2_prox and job.spec.tv2_weight > 0,
+        rowwise=training.rowwise,
         seed=context.seed,
     )
     plan = training.plan(job.steps)

@@ -96,6 +96,7 @@ class Player:
     Args:
         coefficients: what `lr` is divided by for the coefficients of splines.
         slopes: the learning rate of slopes that `learn_slopes` made parameters; they are clipped after each step.
+        rowwise: the slopes of a spline share their second moment, see `RowAdam`.
         rotations: the angle by which orthonormal matrices turn in a step; without it Adam moves them too.
         tv2_prox: λ of [eq:optim_network], if TV² is minimised by its proximal step after each step of Adam, which needs
             splines that learn slopes; then slopes merge exactly. 0 if it is part of the loss, or not there.
@@ -106,6 +107,7 @@ class Player:
     betas: tuple[float, float] = (0.9, 0.999)
     coefficients: float = COEFFICIENTS
     slopes: float = SLOPES
+    rowwise: bool = False
     rotations: float | None = None
     tv2_prox: float = 0.0
 
@@ -114,7 +116,7 @@ class Player:
         groups = [group | {"initial_lr": group["lr"]} for group in self.groups()]
         if self.rotations is not None:
             orthonormalize_(self.module)
-        kind = torch.optim.Adam if self.rotations is None else Rotating
+        kind = Rotating if self.rotations is not None else RowAdam if self.rowwise else torch.optim.Adam
         optimizer = kind(groups, lr=self.lr, betas=self.betas, fused=True)
         if any(slope_parameters(self.module)):
             optimizer.register_step_post_hook(lambda *_: self._constrain(optimizer))
@@ -136,7 +138,11 @@ class Player:
     def groups(self) -> list[dict[str, Any]]:
         """The parameters with their learning rates."""
         rates = {"coefficients": self.coefficients, "slopes": self.slopes, "rotations": self.rotations}
-        return param_groups(self.module, self.lr, **rates)
+        slopes = {slopes for _, _, slopes in slope_parameters(self.module)}
+        return [
+            group | ({"rowwise": True} if self.rowwise and slopes.issuperset(group["params"]) else {})
+            for group in param_groups(self.module, self.lr, **rates)
+        ]
 
 
 def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
@@ -161,7 +167,60 @@ WELL_CONDITIONED = 0.7
 """Pivots above this are those of a matrix whose condition number may be squared: a turn by 0.3 does not reach it."""
 
 
-class Rotating(torch.optim.Adam):
+class RowAdam(torch.optim.Adam):
+    r"""Adam, except that the entries of a row share their second moment in groups with `rowwise=True`.
+
+    .. math:: s \leftarrow s - \eta\, \hat m / (\sqrt{\hat v} + \varepsilon), \qquad
+              v \leftarrow \beta_2 v + (1 - \beta_2)\, \mathrm{mean}_i(g_i^2)
+
+    For the slopes of splines. Adam moves every entry by about its learning rate, also a slope that few inputs reach and
+    whose gradient is nearly all noise: it walks at random, away from the border of its interval. With one moment a
+    spline, such a slope hardly moves.
+
+    Example:
+        >>> slopes = nn.Parameter(torch.ones(1, 2))
+        >>> optimizer = RowAdam([{"params": [slopes], "rowwise": True}], lr=0.1)
+        >>> slopes.grad = torch.tensor([[1.0, 1e-3]])
+        >>> optimizer.step()
+        >>> [round(float(slope), 4) for slope in slopes.detach()[0]]
+        [0.8586, 0.9999]
+    """
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """Move what shares moments, and the rest as Adam does."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        moved = [(p, p.grad) for group in self.param_groups if group.get("rowwise", False) for p in self._by_row(group)]
+        for parameter, _ in moved:
+            parameter.grad = None  # which Adam then leaves alone
+        _without_hooks(torch.optim.Adam.step)(self)
+        for parameter, gradient in moved:
+            parameter.grad = gradient
+        return loss
+
+    def _by_row(self, group: dict[str, Any]) -> list[Tensor]:
+        """Move the parameters of a group, and say which had a gradient."""
+        moved = [parameter for parameter in group["params"] if parameter.grad is not None]
+        (first, second), lr, eps = group["betas"], group["lr"], group["eps"]
+        for parameter in moved:
+            gradient, state = parameter.grad, self.state[parameter]
+            assert gradient is not None
+            if not state:
+                state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(parameter)}
+                state["exp_avg_sq"] = torch.zeros_like(parameter[..., :1])
+            state["step"] += 1
+            mean = state["exp_avg"].lerp_(gradient, 1 - first)
+            square = state["exp_avg_sq"].lerp_(gradient.square().mean(dim=-1, keepdim=True), 1 - second)
+            taken = float(state["step"])
+            size = (square / (1 - second**taken)).sqrt() + eps
+            parameter.addcdiv_(mean, size.expand_as(mean), value=-lr / (1 - first**taken))
+        return moved
+
+
+class Rotating(RowAdam):
     """Adam, except that matrices in groups with `rotates=True` are turned by about their learning rate, an angle.
 
     These matrices (..., m, n) must have orthonormal columns, or rows if they are wide, and keep them. Raw matrices of
@@ -202,7 +261,7 @@ class Rotating(torch.optim.Adam):
                 self._turn(group)
         for matrix, _ in turned:
             matrix.grad = None  # which Adam then leaves alone
-        super().step()
+        _without_hooks(RowAdam.step)(self)
         for matrix, gradient in turned:
             matrix.grad = gradient
         return loss
@@ -227,6 +286,14 @@ class Rotating(torch.optim.Adam):
             moved = torch.stack(matrices) - group["lr"] * nearly_polar(torch.stack(directions))
             for matrix, turned in zip(matrices, _orthonormal_again(moved), strict=True):
                 matrix.copy_(turned)
+
+
+def _without_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A step of a class of optimizers without the hooks of an optimizer, which are for its whole step.
+
+    torch wraps the step of a class when the first of its optimizers is made.
+    """
+    return step.__wrapped__ if getattr(step, "hooked", False) else step  # type: ignore[attr-defined]
 
 
 def _defect(matrix: Tensor) -> float:

@@ -91,7 +91,7 @@ def prox_tv2(model: nn.Module, adam: torch.optim.Adam, weight: float) -> None:
             state = adam.state[parameter]
             if "exp_avg_sq" in state:
                 mean_square = state["exp_avg_sq"] / (1 - group["betas"][1] ** float(state["step"]))
-                metric = mean_square.sqrt() + group["eps"]
+                metric = (mean_square.sqrt() + group["eps"]).expand_as(parameter)
                 parameter.copy_(prox_total_variation(parameter, group["lr"] * weight, metric))
 
 

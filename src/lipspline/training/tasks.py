@@ -32,6 +32,7 @@ class Minimize:
         tv2_weight: λ.
         coefficients, slopes, rotations: as for `Player`.
         tv2_prox: minimise TV² by its proximal step instead of its subgradient; splines must learn slopes.
+        rowwise: as for `Player`.
     """
 
     model: nn.Module
@@ -43,11 +44,13 @@ class Minimize:
     slopes: float = SLOPES
     rotations: float | None = None
     tv2_prox: bool = False
+    rowwise: bool = False
 
     @property
     def players(self) -> Mapping[str, Player]:
         rates = {"coefficients": self.coefficients, "slopes": self.slopes, "rotations": self.rotations}
-        return {"model": Player(self.model, self.lr, **rates, tv2_prox=self.tv2_weight if self.tv2_prox else 0.0)}
+        prox = self.tv2_weight if self.tv2_prox else 0.0
+        return {"model": Player(self.model, self.lr, **rates, tv2_prox=prox, rowwise=self.rowwise)}
 
     def updates(self, step: int) -> Iterator[tuple[str, Tensor]]:
         yield "model", regularized(self.loss(step), self.model, 0.0 if self.tv2_prox else self.tv2_weight)
@@ -134,6 +137,7 @@ def denoising(
     slopes: float = SLOPES,
     rotations: float | None = None,
     tv2_prox: bool = False,
+    rowwise: bool = False,
     seed: int = 0,
 ) -> Minimize:
     """Remove white noise from patches: the mean squared error to the clean ones [sec:exp_pnp].
@@ -141,7 +145,7 @@ def denoising(
     Args:
         noise: standard deviation for values in [0, 1], such as 15 / 255; drawn anew in every step.
         batch: patches a step, over all processes.
-        coefficients, slopes, rotations: as for `Player`.
+        coefficients, slopes, rotations, rowwise: as for `Player`.
         tv2_prox: as for `Minimize`.
     """
     device = next(model.parameters()).device
@@ -156,7 +160,7 @@ def denoising(
     def score() -> Mapping[str, float]:
         return mean_quality(lambda noisy: model(noisy.to(device)).cpu(), validation)
 
-    return Minimize(model, lr, loss, score, tv2_weight, coefficients, slopes, rotations, tv2_prox)
+    return Minimize(model, lr, loss, score, tv2_weight, coefficients, slopes, rotations, tv2_prox, rowwise)
 
 
 @torch.no_grad()
