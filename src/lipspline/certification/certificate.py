@@ -30,7 +30,7 @@ class RoundingBound:
 
     def __str__(self) -> str:
         if self.error is None:
-            return f"Rounding: {self.reason}"
+            return self.reason
         return (
             f"Rounding ({self.arithmetic}): what runs is within {scientific_up(self.error)} of that function, where no "
             f"entry of the input exceeds {self.input_bound:g}"

@@ -315,8 +315,8 @@ def _bounds(name: str, module: nn.Module, above: tuple[nn.Module, ...], *, withi
     if kind.__module__.startswith(("torch.ao.nn.", "torch.nn.quantized", "torchao.")):
         raise _InLayer(
             f"Layer {name or 'itself'!r} ({kind.__name__} of {kind.__module__}) rounds to integers: its output jumps, "
-            f"so that it has no Lipschitz constant. Certify the network it was made from; what runs stays within the "
-            f"rounding error of that."
+            f"so that it has no Lipschitz constant. Give certify an input_shape and an input_bound: it then bounds the "
+            f"exact function of these weights, and how far what runs is from it."
         )
     if entry is None or kind.forward is not entry.forward:
         replaced = "" if entry is None else " with the forward it has now"

@@ -19,7 +19,8 @@ from torch.fx.node import map_arg
 
 from lipspline.certification import graph
 from lipspline.certification.certificate import RoundingBound, root_sum_of_squares_up
-from lipspline.certification.flow import Flow, Multiple
+from lipspline.certification.flow import Flow, Map, Multiple
+from lipspline.certification.moves import SAME_NAMES
 from lipspline.certification.operations import OPERATIONS, Call, new_source
 from lipspline.nn.convolutions import Conv2d
 
@@ -63,10 +64,11 @@ class Computed:
 
     def flow(self, upper: float) -> Flow:
         """This tensor, or the image within its padding, as a source that moves by `upper`."""
+        gain = 1.0 if self.wraps is None else self.wraps[2]
+        terms: dict[int, tuple[Map, float]] = {next(new_source): (Multiple(1.0), gain * upper)}
         if self.wraps is None:
-            return Flow(self.shape, self.dtype, {next(new_source): (Multiple(1.0), upper)})
-        inner, pairs, gain = self.wraps
-        terms = {next(new_source): (Multiple(1.0), gain * upper)}
+            return Flow(self.shape, self.dtype, terms)
+        inner, pairs, _ = self.wraps
         return Flow(self.shape, self.dtype, terms, padded=("circular", pairs, inner.flow(upper)))
 
 
@@ -183,6 +185,7 @@ class Lost(NamedTuple):
 RoundingRule = Callable[[Operation], Lost]
 _RULES: dict[str, RoundingRule] = {}
 CASTS = ("aten._to_copy", "aten.to")
+SAME = {f"aten.{name}" for name in SAME_NAMES.split()}
 _ON_INTEGERS: set[str] = set()
 """Operations that do with integers what they do with the numbers these stand for."""
 
@@ -220,14 +223,14 @@ def rounding_bound(
     setting = Setting(accumulator, arithmetic, any(isinstance(m, Conv2d) and m.has_algorithm for m in model.modules()))
     lowest = arithmetic or min((t.dtype for t in _numbers(model, example)), key=lambda dtype: torch.finfo(dtype).bits)
     sums = accumulator if accumulator and unit_roundoff(accumulator) < unit_roundoff(lowest) else lowest
-    described = f"{'integers and ' if arithmetic else ''}{str(lowest)[6:]}, sums accumulated in {str(sums)[6:]} or better"
+    described = (
+        f"{'integers and ' if arithmetic else ''}{str(lowest)[6:]}, sums accumulated in {str(sums)[6:]} or better"
+    )
     try:
         error = _error_of(model, example[:1], input_bound, setting)
-        if not math.isfinite(error):
-            raise ValueError("sums are so long that their rounding in this precision has no useful bound.")
         return RoundingBound(error, input_bound, described)
     except ValueError as reason:
-        return RoundingBound(None, input_bound, described, f"no rounding bound: {reason}")
+        return RoundingBound(None, input_bound, described, f"No rounding bound: {reason}")
 
 
 def _numbers(model: nn.Module, example: Tensor) -> list[Tensor]:
@@ -235,8 +238,7 @@ def _numbers(model: nn.Module, example: Tensor) -> list[Tensor]:
 
 
 def _error_of(model: nn.Module, example: Tensor, input_bound: float, setting: Setting) -> float:
-    if torch.get_float32_matmul_precision() != "highest":
-        raise ValueError("torch.set_float32_matmul_precision lets products round more than their type says.")
+    _check_products_are_of_their_type(example)
     program, values = graph.traced_with_constants(model, example)
     size = input_bound * math.sqrt(example.numel()) * SLACK
     for node in program.graph.nodes:
@@ -249,8 +251,20 @@ def _error_of(model: nn.Module, example: Tensor, input_bound: float, setting: Se
             elif node.op == "output":
                 results = graph.flat(map_arg(node.args[0], lambda n: values[n]))
                 errors = [value.error for value in results if isinstance(value, Computed)]
-                return root_sum_of_squares_up(*errors) * SLACK if all(map(math.isfinite, errors)) else math.inf
+                return root_sum_of_squares_up(*errors) * SLACK
     raise ValueError("it returns nothing.")
+
+
+def _check_products_are_of_their_type(example: Tensor) -> None:
+    """Refuse settings, and devices with such settings, under which torch multiplies in less than float32."""
+    if example.device.type != "cpu":
+        raise ValueError(f"rounding is known for the CPU, not for {example.device.type}.")
+    kinds = [getattr(torch.backends.mkldnn, name, None) for name in ("matmul", "conv")]
+    if any(getattr(kind, "fp32_precision", "none") not in ("none", "ieee") for kind in kinds):
+        raise ValueError(
+            "torch may multiply float32 in a lower precision. Call torch.set_float32_matmul_precision('highest'), and "
+            "leave torch.backends.mkldnn.conv.fp32_precision at 'none'."
+        )
 
 
 def _computed(node: Any, values: dict[Any, Any], setting: Setting) -> Any:
@@ -267,7 +281,14 @@ def _computed(node: Any, values: dict[Any, Any], setting: Setting) -> Any:
         operation = Operation(call, setting)
         if any(value.step is not None for value in operation.inputs) and name not in _ON_INTEGERS:
             raise ValueError("how it rounds integers is not known")
+        if name in SAME:
+            operation.gains()  # which refuses what is random
+            return operation.input
         local, largest, peak = _RULES[name](operation)
+        if not math.isfinite(local):
+            raise ValueError(
+                f"its sums are too long for a bound in {str(operation.dtype)[6:]}. Name a finer accumulator"
+            )
         if not (max(largest, peak) + local) * SLACK < torch.finfo(operation.dtype).max:
             raise ValueError(f"its values may exceed what {str(operation.dtype)[6:]} holds")
         largest = (min(largest, operation.exact_size) + local) * SLACK
@@ -289,5 +310,7 @@ def _with_kind(operation: Operation, result: Computed) -> Computed:
         pads = list(call["pad"])
         result.wraps = before, list(zip(pads[::2], pads[1::2], strict=True)), operation.gains()[0]
     if call.name in _ON_INTEGERS:
-        result.step = before.step if call["step"] is None else call["step"] or None
+        result.step = before.step
+    if call.name == "lipspline.rounded":
+        result.step = call["step"] or None
     return result

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lipspline.certification.moves import MOVE_NAMES, SAME_NAMES
 from lipspline.certification.operations import constant_weight, per_axis
 from lipspline.certification.rounding import (
     CASTS,
@@ -29,13 +30,7 @@ WINOGRAD = 8.581**2
 
 
 @rounding_rule(
-    "view reshape _unsafe_view permute transpose t flatten unflatten squeeze unsqueeze movedim moveaxis swapaxes "
-    "swapdims slice select narrow flip roll expand expand_as repeat repeat_interleave index_select index gather unfold "
-    "im2col pixel_shuffle pixel_unshuffle channel_shuffle diagonal rot90 tile view_as reshape_as mT numpy_T ravel "
-    "split split_with_sizes chunk unbind tensor_split unsafe_chunk unsafe_split narrow_copy take slice_copy "
-    "select_copy clone detach alias contiguous dropout feature_dropout alpha_dropout feature_alpha_dropout "
-    "lift_fresh_copy positive relu max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices "
-    "max_pool3d_with_indices",
+    f"{MOVE_NAMES} {SAME_NAMES} relu " + " ".join(f"max_pool{n}d max_pool{n}d_with_indices" for n in "123"),
     on_integers=True,
 )
 @rounding_rule(
