@@ -86,7 +86,7 @@ def test_static_networks_follow_their_exact_function(engine: str, fused: bool):
 
 def test_the_constant_is_that_of_the_weights_that_integers_stand_for():
     model = dynamic(6, 4)
-    layer = next(iter(model))
+    layer = next(model.children())
     weight = layer.weight().dequantize().double()  # type: ignore[operator]
     certificate = ls.certify(model, (6,), input_bound=1.0)
     assert certificate.upper == pytest.approx(spectral_norm_upper(weight), rel=1e-6)

@@ -73,7 +73,7 @@ class Computed:
 
 
 @dataclass
-class Setting:
+class Arithmetic:
     """In what precision a network runs, and its sums are accumulated."""
 
     accumulator: torch.dtype | None
@@ -87,7 +87,7 @@ class Setting:
 class Operation:
     """One operation on computed tensors: what its rule for rounding may ask for."""
 
-    def __init__(self, call: Call, setting: Setting):
+    def __init__(self, call: Call, setting: Arithmetic):
         self.call, self.setting = call, setting
         self.inputs = [v for v in graph.flat(list(call.arguments.values())) if isinstance(v, Computed)]
         shape, dtype = call.outputs[0]
@@ -220,7 +220,9 @@ def rounding_bound(
             for any order of summation on any hardware that is no less precise.
         arithmetic: the precision of the network, if it is not that of its tensors.
     """
-    setting = Setting(accumulator, arithmetic, any(isinstance(m, Conv2d) and m.has_algorithm for m in model.modules()))
+    setting = Arithmetic(
+        accumulator, arithmetic, any(isinstance(m, Conv2d) and m.has_algorithm for m in model.modules())
+    )
     lowest = arithmetic or min((t.dtype for t in _numbers(model, example)), key=lambda dtype: torch.finfo(dtype).bits)
     sums = accumulator if accumulator and unit_roundoff(accumulator) < unit_roundoff(lowest) else lowest
     described = (
@@ -237,7 +239,7 @@ def _numbers(model: nn.Module, example: Tensor) -> list[Tensor]:
     return [t for t in (*model.parameters(), *model.buffers(), example) if t.is_floating_point()]
 
 
-def _error_of(model: nn.Module, example: Tensor, input_bound: float, setting: Setting) -> float:
+def _error_of(model: nn.Module, example: Tensor, input_bound: float, setting: Arithmetic) -> float:
     _check_products_are_of_their_type(example)
     program, values = graph.traced_with_constants(model, example)
     size = input_bound * math.sqrt(example.numel()) * SLACK
@@ -267,7 +269,7 @@ def _check_products_are_of_their_type(example: Tensor) -> None:
         )
 
 
-def _computed(node: Any, values: dict[Any, Any], setting: Setting) -> Any:
+def _computed(node: Any, values: dict[Any, Any], setting: Arithmetic) -> Any:
     """The bounds of what an operation returns; its value if that does not depend on the input."""
     call = graph.call_of(node, values, Computed)
     if not isinstance(call, Call):
