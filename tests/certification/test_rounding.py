@@ -261,6 +261,7 @@ NO_BOUND = {
     ),
     "numbers that are too large": (nn.Linear(4, 4), torch.float16, 6e4, "may exceed what float16 holds"),
     "sums that are too long": (nn.Linear(2**18, 1), torch.bfloat16, 1.0, "too long for a bound in bfloat16"),
+    "places": (Function(lambda x: x.gather(1, x.sort(1).indices)), torch.float32, 1.0, "gather"),
     "a product of two": (Function(lambda x: x * x), torch.float32, 1.0, "multiplies"),
 }
 

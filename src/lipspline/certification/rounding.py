@@ -231,8 +231,11 @@ def rounding_bound(
     try:
         error = _error_of(model, example[:1], input_bound, setting)
         return RoundingBound(error, input_bound, described)
-    except ValueError as reason:
-        return RoundingBound(None, input_bound, described, f"No rounding bound: {reason}")
+    except ValueError as error:
+        reason = str(error)
+    except (RuntimeError, TypeError, IndexError, AttributeError) as error:  # an operation that was called in an odd way
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return RoundingBound(None, input_bound, described, f"No rounding bound: {reason}")
 
 
 def _numbers(model: nn.Module, example: Tensor) -> list[Tensor]:
