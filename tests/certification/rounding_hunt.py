@@ -147,7 +147,7 @@ def examine(seed: int, *, climbs: int = 2) -> Run:
 
 
 class Static(nn.Module):
-    """A network for static quantisation: convolutions, pooling and a dense layer."""
+    """A network for static quantisation: convolutions, residual sums, pooling and a dense layer."""
 
     def __init__(self, channels: int, stride: int):
         super().__init__()
@@ -155,10 +155,12 @@ class Static(nn.Module):
         self.first, self.relu = nn.Conv2d(channels, 4, 3, padding=1, stride=stride), nn.ReLU()
         self.second, self.pool = nn.Conv2d(4, 4, 3, groups=2, padding=1), nn.MaxPool2d(2, ceil_mode=True)
         self.mean, self.last = nn.AdaptiveAvgPool2d(2), nn.Linear(16, 3)
+        self.sum, self.sum_of_all = (torch.ao.nn.quantized.FloatFunctional() for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.relu(self.first(self.before(x)))
-        return self.after(self.last(self.mean(self.pool(self.second(y))).flatten(1)))
+        z = self.sum.add_relu(y, self.second(y))
+        return self.after(self.last(self.mean(self.pool(self.sum_of_all.add(y, z))).flatten(1)))
 
 
 def quantized(random: Random, engine: str) -> tuple[nn.Module, tuple[int, ...]]:

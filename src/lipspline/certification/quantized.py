@@ -27,8 +27,10 @@ LEVELS = 127  # of numbers that a dynamic layer makes integers; some engines hav
 SMALLEST_STEP = 6.2e-5  # torch takes no smaller one there
 INTEGERS = {torch.quint8: (0, 255), torch.qint8: (-128, 127)}
 LARGEST_SUM = 2**31 // (255 * 128)
+ADDING = 0.01  # of a step, more than the integers lose that some engines have for the quotients of steps
 KNOWN = (
-    "Quantize, DeQuantize, Linear, LinearReLU, Conv1d, Conv2d, ConvReLU1d, ConvReLU2d and dynamic Linear, LinearReLU"
+    "Quantize, DeQuantize, Linear, LinearReLU, Conv1d, Conv2d, ConvReLU1d, ConvReLU2d, QFunctional.add and add_relu, "
+    "dynamic Linear, LinearReLU"
 )
 _PACKAGES = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.ao.nn.sparse.quantized")
 
@@ -95,11 +97,35 @@ class IntegerLayer(nn.Module):
         self.register_buffer("bias", bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        traced = is_compiling()  # only a graph says where numbers are rounded
-        x = torch.ops.lipspline.rounded_by_range(x) if self.dynamic and traced else x
+        x = torch.ops.lipspline.rounded_by_range(x) if self.dynamic and is_compiling() else x
         x = x if self.function is None else self.function(x, self.weight, self.bias)
-        x = torch.ops.lipspline.rounded(x, *self.steps) if traced else x.clamp(*self.steps[1:3])
+        x = _as_traced(x, self.steps)
         return x.relu() if self.relu else x
+
+
+class IntegerSum(nn.Module):
+    """The exact function of the sums of a `QFunctional`, which has methods in the place of a `forward`."""
+
+    def __init__(self, steps: Steps):
+        super().__init__()
+        self.steps = steps
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(torch.ao.nn.quantized.QFunctional, name) and not hasattr(nn.Module, name):
+            raise ValueError(f"certify has no rule for integers in QFunctional.{name}; it has for {KNOWN}")
+        return super().__getattr__(name)
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        return _as_traced(x + y, self.steps)
+
+    def add_relu(self, x: Tensor, y: Tensor) -> Tensor:
+        step, low, *rest = self.steps
+        return _as_traced(x + y, (step, max(low, 0.0), *rest))  # type: ignore[arg-type]
+
+
+def _as_traced(x: Tensor, steps: Steps) -> Tensor:
+    """A clamp, and in a graph a place where numbers are rounded, too."""
+    return torch.ops.lipspline.rounded(x, *steps) if is_compiling() else x.clamp(*steps[1:3])
 
 
 def is_quantized(module: object) -> bool:
@@ -141,8 +167,13 @@ def exact_function(model: nn.Module, example: Tensor) -> nn.Module:
                 try:
                     parent._modules[child_name] = _exact(child, steps)
                 except ValueError as error:
-                    raise ValueError(f"Layer {f'{name}.{child_name}'.strip('.')!r}: {error}") from None
-    return frozen.double()
+                    raise ValueError(f"Layer {f'{name}.{child_name}'.strip('.')!r}: {error}.") from None
+    exact = frozen.double()
+    try:
+        exact(example.double())
+    except Exception as error:
+        raise ValueError(f"The exact function of this network of integers is not known: {error}.") from error
+    return exact
 
 
 def _exact(layer: nn.Module, steps: dict[nn.Module, float]) -> nn.Module:
@@ -157,6 +188,9 @@ def _exact(layer: nn.Module, steps: dict[nn.Module, float]) -> nn.Module:
         return IntegerLayer(_steps(layer.scale, layer.zero_point, INTEGERS[layer.dtype]))  # type: ignore[index]
     if kind is plain.DeQuantize:
         return IntegerLayer((0.0, *UNBOUNDED, 0.0, 2 * UNIT))
+    if kind is plain.QFunctional:
+        sums: Any = layer
+        return IntegerSum(_steps(sums.scale, sums.zero_point, INTEGERS[torch.quint8], ADDING * float(sums.scale)))
     if kind is plain.Dropout:
         return nn.Identity()
     known = (plain.Linear, fused.LinearReLU, plain.Conv1d, fused.ConvReLU1d, plain.Conv2d, fused.ConvReLU2d)

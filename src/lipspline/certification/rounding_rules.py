@@ -63,14 +63,16 @@ def _cast(operation: Operation) -> Lost:
 # Operations entry by entry
 
 
-@rounding_rule("add sub rsub lerp")
+@rounding_rule("add", on_integers=True)
+@rounding_rule("sub rsub lerp")
 def _sum_of_two(operation: Operation) -> Lost:
     """One rounding, or up to eight with factors or with constants that are not of the tensor's type."""
     call = operation.call
     weight = operation["weight"] if call.name == "aten.lerp" else operation["alpha"]
     factor = 1.0 if weight is None else 1 + 2 * abs(float(weight))  # of lerp, also its complement
     largest = factor * sum(value.largest for value in operation.inputs) + operation.largest_at_zero
-    if call.name != "aten.lerp" and weight in (None, 1) and _is_of_one_type(operation):
+    of_integers = any(value.step is not None for value in operation.inputs)
+    if call.name != "aten.lerp" and weight in (None, 1) and _is_of_one_type(operation) and not of_integers:
         return Lost(_rounded(operation, 1), largest)
     terms = factor * (sum(map(_spread(operation), operation.inputs)) + operation.at_zero)
     return Lost(growth(8, operation.unit) * terms * SLACK + 8 * operation.tiny * operation.root_n, largest)
