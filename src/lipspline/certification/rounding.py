@@ -23,6 +23,7 @@ from lipspline.certification.flow import Flow, Map, Multiple
 from lipspline.certification.moves import SAME_NAMES
 from lipspline.certification.operations import OPERATIONS, Call, new_source
 from lipspline.nn.convolutions import Conv2d
+from lipspline.nn.spline import LinearSpline
 
 SLACK = 1 + 1e-9  # more than the float64 arithmetic of one rule may lose
 
@@ -74,11 +75,12 @@ class Computed:
 
 @dataclass
 class Arithmetic:
-    """In what precision a network runs, and its sums are accumulated."""
+    """In what precision a network runs, its sums are accumulated, and what it has that rounds in ways of its own."""
 
     accumulator: torch.dtype | None
     arithmetic: torch.dtype | None
     has_winograd: bool
+    learns_splines: bool
 
     def dtype(self, output: torch.dtype) -> torch.dtype:
         return self.arithmetic or output
@@ -220,9 +222,10 @@ def rounding_bound(
             for any order of summation on any hardware that is no less precise.
         arithmetic: the precision of the network, if it is not that of its tensors.
     """
-    setting = Arithmetic(
-        accumulator, arithmetic, any(isinstance(m, Conv2d) and m.has_algorithm for m in model.modules())
-    )
+    parts = list(model.modules())
+    has_winograd = any(isinstance(part, Conv2d) and part.has_algorithm for part in parts)
+    learns_splines = any(isinstance(part, LinearSpline) for part in parts)
+    setting = Arithmetic(accumulator, arithmetic, has_winograd, learns_splines)
     lowest = arithmetic or min((t.dtype for t in _numbers(model, example)), key=lambda dtype: torch.finfo(dtype).bits)
     sums = accumulator if accumulator and unit_roundoff(accumulator) < unit_roundoff(lowest) else lowest
     described = (

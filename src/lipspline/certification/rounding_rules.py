@@ -238,17 +238,20 @@ def _average(operation: Operation, count: int, largest: float) -> Lost:
 
 @rounding_rule("lipspline.piecewise_affine lipspline.overwrite_piecewise_affine")
 def _splines(operation: Operation) -> Lost:
-    """The tables come from sums over the regions; at a knot the region may be the wrong one by a rounding of x."""
+    """Two roundings; near a knot the region may be the wrong one; and the tables may jump, or be sums over regions."""
     b, slopes, scale = (constant_weight(operation[name]).double() for name in ("b", "s", "scale"))
     value, regions, offset = operation.input, slopes.shape[-1], float(operation["offset"])
     knots = (torch.arange(1, regions, dtype=torch.float64) - offset) / scale[..., None]
     jumps = (b[..., 1:] - b[..., :-1] + (slopes[..., 1:] - slopes[..., :-1]) * knots).cumsum(-1)
-    steepest, reach = float(slopes.abs().max()), (regions + abs(offset) + 1) / float(scale.min())
+    coarsest, steepest = float(scale.min()), float(slopes.abs().max())
+    reach = max(abs(offset), abs(regions - offset)) / coarsest
     level = float(b.abs().max()) + steepest * reach
-    jump = float(jumps.abs().max()) if regions > 1 else 0.0
-    lost = 2 * (regions + 20) * operation.unit * (steepest * value.size + level * operation.root_n)
-    lost += (jump + operation.tiny * (4 + 2 * steepest / float(scale.min()))) * operation.root_n
-    return Lost(lost * SLACK, steepest * value.largest + level)
+    lost = growth(8, operation.unit) * (steepest * value.size + level * operation.root_n)
+    # The position is right to 12 u times the reach; the lines of two regions part from their knot by both slopes.
+    each = 24 * operation.unit * steepest * reach + (float(jumps.abs().max()) if regions > 1 else 0.0)
+    each += 2 * (regions + 20) * operation.unit * level if operation.setting.learns_splines else 0.0
+    each += operation.tiny * (4 + 4 * steepest / coarsest)
+    return Lost((lost + each * operation.root_n) * SLACK, steepest * value.largest + level)
 
 
 @rounding_rule("lipspline.householder")
