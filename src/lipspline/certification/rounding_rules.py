@@ -25,6 +25,7 @@ from lipspline.nn.convolutions import FEWEST
 
 WINOGRAD = 8.581**2
 """Norm of |A|ᵀ diag(|G| e_p) |B|ᵀ over overlapping tiles of 4, for each of the three taps p, in both directions."""
+TRANSFORMS = 30  # more than the roundings in both transforms of Winograd's algorithm, beside a sum over the channels
 
 # Operations that return some of the numbers they get, or their absolute values
 
@@ -180,11 +181,12 @@ def _convolution(operation: Operation) -> Lost:
     row_sum, row = float(taps.sum(1).max()), float(size.flatten(1).norm(dim=1).max())
     operation.gains()
     value = operation.input.root if operation.call.reason.endswith("circular") else operation.input
-    losing = 1.0
-    if operation.setting.has_winograd and _may_run_winograd(operation, size):
-        norm = max(norm, sum(spectral_norm_upper(tap) for tap in size.flatten(2).unbind(2)))
-        losing = WINOGRAD
-    return _products(operation, value, size[0].numel(), norm, row_sum, row, losing)
+    direct = _products(operation, value, size[0].numel(), norm, row_sum, row)
+    if not (operation.setting.has_winograd and _may_run_winograd(operation, size)):
+        return direct
+    norm = sum(spectral_norm_upper(tap) for tap in size.flatten(2).unbind(2))
+    fast = _products(operation, value, size.shape[1] + TRANSFORMS, norm, row_sum, row, WINOGRAD)
+    return max(direct, fast)
 
 
 def _may_run_winograd(operation: Operation, size: Tensor) -> bool:
