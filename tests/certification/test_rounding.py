@@ -250,6 +250,9 @@ def test_an_input_bound_needs_an_input():
         ls.certify(nn.Linear(2, 2), input_bound=1.0)
     with pytest.raises(ValueError, match="input_bound must be a positive finite number"):
         ls.certify(nn.Linear(2, 2), (2,), input_bound=-1.0)
+    for size, accumulator in ((None, torch.float32), (1.0, torch.int32)):
+        with pytest.raises(ValueError, match="accumulator is a floating-point type, beside an input_bound"):
+            ls.certify(nn.Linear(2, 2), (2,), input_bound=size, accumulator=accumulator)
 
 
 NO_BOUND = {
@@ -259,7 +262,7 @@ NO_BOUND = {
         1.0,
         "how it rounds is not known",
     ),
-    "numbers that are too large": (nn.Linear(4, 4), torch.float16, 6e4, "may exceed what float16 holds"),
+    "numbers that are too large": (Function(lambda x: 3 * x), torch.float16, 6e4, "may exceed what float16 holds"),
     "sums that are too long": (nn.Linear(2**18, 1), torch.bfloat16, 1.0, "too long for a bound in bfloat16"),
     "places": (Function(lambda x: x.gather(1, x.sort(1).indices)), torch.float32, 1.0, "gather"),
     "a product of two": (Function(lambda x: x * x), torch.float32, 1.0, "multiplies"),

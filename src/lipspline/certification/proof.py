@@ -161,6 +161,8 @@ def certify(
             "Leave the context, or certify a model converted with .to(torch.bfloat16)."
         )
     _check_input(input_shape)
+    if accumulator is not None and (input_bound is None or not accumulator.is_floating_point):
+        raise ValueError(f"accumulator is a floating-point type, beside an input_bound, but is {accumulator}.")
     if input_bound is None:
         return _certified(model, input_shape)
     return _certified_with_rounding(model, input_shape, input_bound, accumulator)
