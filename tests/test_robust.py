@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import lipspline
 from lipspline import robust
 
 
@@ -41,6 +42,45 @@ def test_a_constant_for_each_logit_gives_a_smaller_radius():
 def test_a_binary_classifier_decides_by_the_sign():
     assert robust.certified_radius(torch.tensor([[-2.0], [0.5]]), lipschitz=2.0).tolist() == pytest.approx([1.0, 0.25])
     assert robust.certified_accuracy(torch.tensor([-2.0, 0.5]), torch.tensor([-1, 1]), 1.0) == 0.5
+
+
+@pytest.mark.parametrize("upper", [1.0, 0.3])
+def test_the_radius_of_what_rounds_is_reached(upper: float):
+    """Errors of length d for the class at the input, and against it at the perturbed one, make it tie there."""
+    d, direction = 0.1, torch.tensor([1.0, -1.0], dtype=torch.float64) / math.sqrt(2)
+    shown = torch.tensor([[2.0, 0.5], [0.6, 0.5]], dtype=torch.float64)
+    radius = robust.certified_radius(shown, upper, rounding=d)
+    exact = shown - d * direction  # of the Lipschitz function at the input
+    tied = exact - upper * radius[:, None] * direction - d * direction  # what runs at the end of the radius
+    assert float(tied[0, 0] - tied[0, 1]) == pytest.approx(0, abs=1e-12)
+    assert radius[1] == 0  # rounding alone may change this class
+    binary = robust.certified_radius(torch.tensor([1.0, -0.1]), upper, rounding=d)
+    assert binary.tolist() == pytest.approx([0.8 / upper, 0.0])
+    labels = torch.tensor([0, 0])
+    assert robust.certified_accuracy(shown, labels, 0.8, upper, rounding=d) == 0.5
+    assert robust.certified_accuracy(shown, labels, float(radius[0]) + 1e-9, upper, rounding=d) == 0
+
+
+def test_the_radius_of_a_network_in_half_precision_holds_for_what_runs():
+    """In bfloat16, by gradient steps against the margin, within the certified radius: no class changes."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).bfloat16().eval()
+    certificate = lipspline.certify(model, (4,), input_bound=4.0, accumulator=torch.float32)
+    assert certificate.rounding is not None
+    assert certificate.rounding.error is not None
+    x = (torch.rand(200, 4) * 6 - 3).bfloat16()
+    with torch.no_grad():
+        logits = model(x)
+    radius = robust.certified_radius(logits, certificate.upper, rounding=certificate.rounding.error)
+    assert 0 < int((radius > 0).sum()) < len(x)
+    moved = x.detach().clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(robust._margins(model(moved), logits.argmax(1)).sum(), moved)
+    step = gradient.float() / gradient.float().norm(dim=1, keepdim=True).clamp(min=1e-9)
+    attacked = (x.float() - radius.clamp(max=1.0)[:, None] * 0.98 * step).bfloat16()
+    near = ((attacked.double() - x.double()).norm(dim=1) < radius) & (attacked.abs() <= 4).all(dim=1)
+    with torch.no_grad():
+        same = model(attacked).argmax(1) == logits.argmax(1)
+    assert bool(same[near].all())
+    assert int(near.sum()) > 10
 
 
 def test_accuracy_at_no_perturbation_is_accuracy():
@@ -104,6 +144,8 @@ def test_cross_entropy_at_temperature_one_is_torchs():
         (lambda: robust.certified_radius(torch.zeros(2, 3, 4)), "must have the shape"),
         (lambda: robust.certified_radius(torch.zeros(2, 3), 0.0), "lipschitz must be"),
         (lambda: robust.certified_radius(torch.zeros(2, 3), bound_of="none"), "bound_of"),  # type: ignore[arg-type]
+        (lambda: robust.certified_radius(torch.zeros(2, 3), rounding=-1.0), "rounding must be a length"),
+        (lambda: robust.certified_radius(torch.zeros(2, 3), rounding=None), "`rounding.reason` says why"),  # type: ignore[arg-type]
         (lambda: robust.certified_accuracy(torch.zeros(2, 3), torch.zeros(3), 1.0), "2 rows of logits, but 3 labels"),
         (lambda: robust.certified_accuracy(torch.zeros(2, 3), torch.zeros(2), -1.0), "epsilon must be"),
     ],

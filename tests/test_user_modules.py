@@ -87,6 +87,7 @@ def tune_with(model: nn.Module) -> None:
 IMAGES: dict[str, Callable[[Any, Path], object]] = {
     "certify": lambda model, _: ls.certify(model),
     "certify with a shape": lambda model, _: ls.certify(model, IMAGE),
+    "certify with rounding": lambda model, _: ls.certify(model, IMAGE, input_bound=1.0),
     "estimate_lower": lambda model, _: estimate_lower(model, IMAGE, steps=2),
     "declare": lambda model, _: ls.certify(ls.declare(model, 2.0, "for a test")),
     "plain": lambda model, _: ls.plain(model),

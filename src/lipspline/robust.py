@@ -4,6 +4,10 @@ If the map from inputs to logits is Lipschitz with constant L, the difference of
 :math:`\sqrt 2\, L`, as it is the map followed by :math:`e_i - e_j`. So no perturbation of Euclidean length below
 :math:`(z_1 - z_2) / (\sqrt 2\, L)` changes the class, where :math:`z_1 > z_2` are the two largest logits. If only each
 logit by itself is L-Lipschitz (rows of norm 1 in the last layer), the constant of the difference is 2 L.
+
+A network that rounds is no Lipschitz function. If what runs stays within a distance :math:`d` of one, the difference of
+two logits is right up to :math:`\sqrt 2\, d` at the input, and again at each other one, so that the radius is
+:math:`(z_1 - z_2 - 2 \sqrt 2\, d) / (\sqrt 2\, L)`.
 """
 
 import math
@@ -28,7 +32,9 @@ Norm = Literal["joint", "each"]
 _DIFFERENCES: dict[str, float] = {"joint": math.sqrt(2), "each": 2.0}
 
 
-def certified_radius(logits: Tensor, lipschitz: float = 1.0, *, bound_of: Norm = "joint") -> Tensor:
+def certified_radius(
+    logits: Tensor, lipschitz: float = 1.0, *, bound_of: Norm = "joint", rounding: float = 0.0
+) -> Tensor:
     """The Euclidean radius around each input within which a classifier provably keeps its answer.
 
     Args:
@@ -36,29 +42,46 @@ def certified_radius(logits: Tensor, lipschitz: float = 1.0, *, bound_of: Norm =
         lipschitz: a proven constant of the map from inputs to logits: `lipspline.certify(model).upper`.
         bound_of: "joint" if the constant is that of all logits as one vector, which is what `certify` proves; "each" if
             only every single logit has it.
+        rounding: how far, in Euclidean length, the logits of what runs may be from those of the Lipschitz function:
+            `certify(model, example, input_bound=r).rounding.error`. The radius then holds for what runs, as long as no
+            entry of a perturbed input exceeds r.
 
     Returns:
-        (B,), rounded down, in float32 at least; 0 where two classes tie.
+        (B,), rounded down, in float32 at least; 0 where two classes tie, or rounding may change the class by itself.
 
     Example:
         >>> certified_radius(torch.tensor([[3.0, 1.0, 0.0]]))  # 2 / sqrt(2)
         tensor([1.4142])
+        >>> certified_radius(torch.tensor([[3.0, 1.0, 0.0]]), rounding=0.1)  # 2 / sqrt(2) - 2 * 0.1
+        tensor([1.2142])
     """
     checks.positive("lipschitz", lipschitz)
+    if not (isinstance(rounding, (int, float)) and 0 <= rounding < math.inf):
+        raise ValueError(
+            f"rounding must be a length, at least 0, but is {rounding!r}. A certificate has it as `rounding.error`; "
+            f"where that is None, `rounding.reason` says why."
+        )
     factor = _DIFFERENCES[checks.one_of("bound_of", bound_of, _DIFFERENCES)]
     checks.finite("logits", logits, "Nothing is certified of such inputs: leave them out.")
     exact = logits.double()
     if _is_binary(logits):
-        radius = exact.reshape(len(logits)).abs() / lipschitz
+        radius = (exact.reshape(len(logits)).abs() - 2 * rounding) / lipschitz
     else:
         _check_logits(logits)
         largest = exact.topk(2, dim=1).values
-        radius = (largest[:, 0] - largest[:, 1]) / (factor * lipschitz)
-    return _rounded_down(radius, torch.promote_types(logits.dtype, torch.float32))
+        lost = 2 * math.sqrt(2) * rounding * (1 + 1e-15)
+        radius = (largest[:, 0] - largest[:, 1] - lost) / (factor * lipschitz)
+    return _rounded_down(radius.clamp(min=0), torch.promote_types(logits.dtype, torch.float32))
 
 
 def certified_accuracy(
-    logits: Tensor, labels: Tensor, epsilon: float, lipschitz: float = 1.0, *, bound_of: Norm = "joint"
+    logits: Tensor,
+    labels: Tensor,
+    epsilon: float,
+    lipschitz: float = 1.0,
+    *,
+    bound_of: Norm = "joint",
+    rounding: float = 0.0,
 ) -> float:
     """The share of inputs that are classified rightly, and provably so after any perturbation of length `epsilon`.
 
@@ -67,7 +90,7 @@ def certified_accuracy(
         labels: (B,) classes; of a binary classifier, positive or not.
         epsilon: Euclidean length; 0 gives the accuracy itself.
         lipschitz: see `certified_radius`.
-        bound_of: see `certified_radius`.
+        bound_of, rounding: see `certified_radius`.
 
     Example:
         >>> logits = torch.tensor([[3.0, 0.0], [1.0, 0.0], [0.0, 5.0]])
@@ -77,7 +100,7 @@ def certified_accuracy(
     """
     if not epsilon >= 0:
         raise ValueError(f"epsilon must be a length, at least 0, but is {epsilon!r}.")
-    radius = certified_radius(logits, lipschitz, bound_of=bound_of)
+    radius = certified_radius(logits, lipschitz, bound_of=bound_of, rounding=rounding)
     if not len(radius):
         raise ValueError(f"There are no logits: their shape is {tuple(logits.shape)}.")
     _check_labels(logits, labels)

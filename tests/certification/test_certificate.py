@@ -68,6 +68,7 @@ def test_json_holds_everything():
         ],
         "lower": certificate.lower,
         "valid_for": "inputs of every size",
+        "rounding": None,
     }
 
 

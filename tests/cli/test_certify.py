@@ -34,6 +34,11 @@ def steep():
     layer = nn.Linear(2, 2)
     nn.init.eye_(layer.weight).data.mul_(1.00001)
     return layer
+def half(): return nn.Sequential(nn.Linear(2, 2), nn.ReLU()).half()
+def integers():
+    import torch.ao.quantization as quantization
+    model = nn.Sequential(nn.Linear(2, 2)).eval()
+    return quantization.quantize_dynamic(model, {nn.Linear})
 def steep_pool(): return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.PReLU(init=2.0))
 """
 
@@ -114,6 +119,17 @@ def test_a_bound_that_exceeds_by_rounding_says_what_to_do(certify):
     code, _, err = certify("nets.py:steep", "--lipschitz", "0.5")
     assert code == 1
     assert "lipspline.plain" not in err
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["half", "integers"])
+def test_rounding_is_bounded_where_inputs_are(certify, name):
+    code, out, _ = certify(f"nets.py:{name}", "--shape", "2", "--input-bound", "1", "--lipschitz", "9", "--json")
+    assert code == 0
+    assert json.loads(out)["rounding"]["error"] > 0
+    code, _, err = certify(f"nets.py:{name}", "--input-bound", "1")
+    assert code == 2
+    assert "--input-bound needs --shape" in err
 
 
 @pytest.mark.parametrize("asked", ["nan", "inf", "0", "-1"])

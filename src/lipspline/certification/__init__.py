@@ -1,7 +1,7 @@
 """Proven Lipschitz bounds of layers and networks, and the search for the largest ratio from below."""
 
-from lipspline.certification import composites, linear_rules, other_rules  # they register their rules
-from lipspline.certification.certificate import Certificate, LayerBound
+from lipspline.certification import composites, linear_rules, other_rules, rounding_rules  # they register their rules
+from lipspline.certification.certificate import Certificate, LayerBound, RoundingBound
 from lipspline.certification.proof import Declared, certify, declare, layer_bound, register_rule
 from lipspline.certification.search import estimate_lower
 
@@ -9,6 +9,7 @@ __all__ = [
     "Certificate",
     "Declared",
     "LayerBound",
+    "RoundingBound",
     "certify",
     "composites",
     "declare",
@@ -17,4 +18,5 @@ __all__ = [
     "linear_rules",
     "other_rules",
     "register_rule",
+    "rounding_rules",
 ]

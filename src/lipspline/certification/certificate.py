@@ -15,6 +15,28 @@ class LayerBound:
     upper: float
 
 
+@dataclass(frozen=True)
+class RoundingBound:
+    """How far what runs may be from the exact function of the stored weights, in the Euclidean norm of the output.
+
+    `error` bounds that distance for one input without an entry above `input_bound`, so that two outputs of what runs
+    lie at most `upper * distance + 2 * error` apart. Where an operation has no rule it is None, and `reason` says why.
+    """
+
+    error: float | None
+    input_bound: float
+    arithmetic: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.error is None:
+            return self.reason
+        return (
+            f"Rounding ({self.arithmetic}): what runs is within {scientific_up(self.error)} of that function, where no "
+            f"entry of the input exceeds {self.input_bound:g}"
+        )
+
+
 EVERY_SIZE = "inputs of every size"
 
 
@@ -34,13 +56,15 @@ class Certificate:
 
     `lower` is the largest ratio of distances seen (None if not looked for), so `upper / lower` says how tight it is.
     Where a network was bounded as a graph of operations, the bound of each is that from the input up to there, and
-    `valid_for` says for which inputs it was traced.
+    `valid_for` says for which inputs it was traced. `rounding` bounds what the arithmetic of the network adds, if that
+    was asked for.
     """
 
     upper: float
     layers: tuple[LayerBound, ...]
     lower: float | None = None
     valid_for: str = EVERY_SIZE
+    rounding: RoundingBound | None = None
 
     def to_json(self) -> str:
         """The certificate as a JSON document."""
@@ -55,15 +79,20 @@ class Certificate:
         lines.insert(1, "-" * max(map(len, lines)))
         seen = "not measured" if self.lower is None else f"{self.lower:.9f}"
         inputs = f", for {self.valid_for}" if self.valid_for != EVERY_SIZE else ""
-        return "\n".join(
-            [*lines, "", f"Lipschitz constant <= {printed_up(self.upper)}{inputs}   (largest ratio seen: {seen})"]
-        )
+        constant = f"Lipschitz constant <= {printed_up(self.upper)}{inputs}   (largest ratio seen: {seen})"
+        return "\n".join([*lines, "", constant, *([str(self.rounding)] if self.rounding else [])])
 
 
 def printed_up(bound: float) -> str:
     """A bound in print is a bound: 1 + 4e-10 is not 1.000000000."""
     text = f"{bound:.9f}"
     return text if float(text) >= bound else f"{float(text) + 1e-9:.9f}"
+
+
+def scientific_up(bound: float) -> str:
+    """Three digits of a bound that may be small, rounded upward."""
+    text = f"{bound:.2e}"
+    return text if float(text) >= bound else f"{bound * 1.01:.2e}"
 
 
 def multiply_up(*factors: float) -> float:

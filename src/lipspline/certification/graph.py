@@ -55,6 +55,13 @@ def graph_bounds(model: nn.Module, example: Tensor, leaf: LeafBound) -> tuple[fl
     return upper, rows, output
 
 
+def traced_with_constants(model: nn.Module, example: Tensor) -> tuple[Any, dict[Any, Any]]:
+    """The program of a module with the weights that it multiplies with, and its constants by node."""
+    frozen = freeze(model)
+    program = _traced(frozen, example, _run(frozen, example))
+    return program, _constants(program)
+
+
 def walked(
     graph: torch.fx.Graph, values: dict[Any, Any], example: Tensor, leaves: dict[int, LayerBound]
 ) -> tuple[float, list[LayerBound]]:
@@ -72,7 +79,7 @@ def walked(
                 values[node] = _evaluated(node, values, rows, leaves)
             elif node.op != "get_attr":
                 raise NoOperationRule(f"certify does not know the node {node.op} of a graph of torch.export.")
-    flows = [flow for flow in _flat(result) if isinstance(flow, Flow)]
+    flows = [flow for flow in flat(result) if isinstance(flow, Flow)]
     upper = joint_upper(flows) if len(flows) > 1 else flows[0].upper if flows else 0.0
     return upper, [_row(*row) for row in rows if _is_known(row[-1])]
 
@@ -89,10 +96,10 @@ def _row(node: Any, kind: str, reason: str, flow: Flow) -> LayerBound:
     return LayerBound(_module_of(node), kind, reason, flow.upper)
 
 
-def _flat(value: Any) -> list[Any]:
+def flat(value: Any) -> list[Any]:
     if isinstance(value, dict):
         value = list(value.values())
-    return [x for v in value for x in _flat(v)] if isinstance(value, (list, tuple)) else [value]
+    return [x for v in value for x in flat(v)] if isinstance(value, (list, tuple)) else [value]
 
 
 @torch.no_grad()
@@ -156,7 +163,7 @@ def _writes(program: Any) -> bool:
 
 def _check_same(here: Any, there: Any) -> None:
     """Refuse a module that runs something else when it is traced."""
-    for x, y in zip(_flat(here), _flat(there), strict=True):
+    for x, y in zip(flat(here), flat(there), strict=True):
         if isinstance(x, Tensor) and not torch.allclose(x.double(), y.double(), rtol=1e-3, atol=1e-5, equal_nan=True):
             raise NoOperationRule(
                 "The module computes something else when torch.export traces it than when it runs (it is random, or "
@@ -183,22 +190,10 @@ def _constants(program: Any) -> dict[Any, Any]:
 
 def _evaluated(node: Any, values: dict[Any, Any], rows: list[_Row], leaves: dict[int, LayerBound]) -> Any:
     """The value of a node: computed if it is constant, bounded if it depends on the input."""
-    arguments = map_arg(node.args, lambda n: values[n])
-    options = map_arg(node.kwargs, lambda n: values[n])
-    if node.target is operator.getitem:
-        picked = arguments[0][arguments[1]]
-        if picked is None and isinstance(arguments[0], list) and node.users:
-            raise NoOperationRule(f"certify has no rule for the places that {_where(node.args[0])} returns.")
-        return picked
-    depends = any(isinstance(value, Flow) for value in _flat([list(arguments), dict(options)]))
-    if not depends:
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            raise NoOperationRule(f"The network is random: {_where(node)} draws numbers at each call.")
-        return node.target(*arguments, **options)
-    name = str(node.target).rsplit(".", 1)[0]
-    if "_assert" in name or name in ("aten.sym_size", "aten.sym_constrain_range_for_size"):
-        return None
-    call = Call(name, _by_name(node.target, arguments, options), _outputs(node), node.target)
+    call = call_of(node, values, Flow)
+    if not isinstance(call, Call):
+        return call
+    name = call.name
     kind = name.removeprefix("aten.")
     try:
         if name == "lipspline.certified_layer":
@@ -209,11 +204,31 @@ def _evaluated(node: Any, values: dict[Any, Any], rows: list[_Row], leaves: dict
         else:
             result = OPERATIONS[name](call)
     except ValueError as error:
-        raise NoOperationRule(f"{_where(node)}: {error}.".replace("..", ".")) from None
+        raise NoOperationRule(f"{where(node)}: {error}.".replace("..", ".")) from None
     flow = next((f for f in (result if isinstance(result, list) else [result]) if isinstance(f, Flow)), None)
     if flow is not None and call.reason and not call.reason.startswith("moves"):
         rows.append((node, kind, call.reason, flow))
     return result
+
+
+def call_of(node: Any, values: dict[Any, Any], kind: type) -> Any:
+    """The call of a node that depends on the input, which tensors of `kind` do; of any other node its value."""
+    arguments = map_arg(node.args, lambda n: values[n])
+    options = map_arg(node.kwargs, lambda n: values[n])
+    if node.target is operator.getitem:
+        picked = arguments[0][arguments[1]]
+        if picked is None and isinstance(arguments[0], list) and node.users:
+            raise NoOperationRule(f"certify has no rule for the places that {where(node.args[0])} returns.")
+        return picked
+    depends = any(isinstance(value, kind) for value in flat([list(arguments), dict(options)]))
+    if not depends:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise NoOperationRule(f"The network is random: {where(node)} draws numbers at each call.")
+        return node.target(*arguments, **options)
+    name = str(node.target).rsplit(".", 1)[0]
+    if "_assert" in name or name in ("aten.sym_size", "aten.sym_constrain_range_for_size"):
+        return None
+    return Call(name, _by_name(node.target, arguments, options), _outputs(node), node.target)
 
 
 def _by_name(target: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
@@ -238,7 +253,7 @@ def _module_of(node: Any) -> str:
     return re.sub(r"@\d+$", "", names[-1]) if names and names[-1] else "-"
 
 
-def _where(node: Any) -> str:
+def where(node: Any) -> str:
     """The operation and the line of the user's code that it comes from."""
     name = str(node.target).rsplit(".", 1)[0].removeprefix("aten.")
     trace = node.meta.get("stack_trace") or ""

@@ -13,7 +13,7 @@ from lipspline.certification.operations import Call, broadcast, new_source, oper
 # Entries that only change their place
 
 
-_MOVES = (
+MOVE_NAMES = (
     "view reshape _unsafe_view permute transpose t flatten unflatten squeeze unsqueeze movedim moveaxis swapaxes "
     "swapdims slice select narrow flip roll expand expand_as repeat repeat_interleave index_select index gather unfold "
     "im2col pixel_shuffle pixel_unshuffle channel_shuffle diagonal rot90 tile view_as reshape_as mT numpy_T ravel "
@@ -22,7 +22,7 @@ _MOVES = (
 )
 
 
-@operation(*(f"aten.{name}" for name in _MOVES.split()))
+@operation(*(f"aten.{name}" for name in MOVE_NAMES.split()))
 def _moved(call: Call) -> "Flow | list[Flow | None]":
     if call.name.endswith("_as") and isinstance(call["other"], Flow):
         call.arguments["other"] = torch.empty(call["other"].shape)  # only its shape is read
@@ -50,13 +50,13 @@ def _picked(call: Call, flow: Flow, places: Tensor, output: int) -> Flow:
     return Flow(shape, dtype, {next(new_source): (Multiple(1.0), upper)}, picks=picks)
 
 
-_SAME = (
+SAME_NAMES = (
     "clone detach alias contiguous dropout feature_dropout alpha_dropout feature_alpha_dropout lift_fresh_copy "
     "positive detach_ dropout_"
 )
 
 
-@operation(*(f"aten.{name}" for name in _SAME.split()))
+@operation(*(f"aten.{name}" for name in SAME_NAMES.split()))
 def _same(call: Call) -> Flow:
     if call["train"]:
         raise ValueError("it is random. Call eval() of the network")

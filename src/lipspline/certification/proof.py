@@ -17,6 +17,8 @@ from lipspline._infra import checks
 from lipspline.certification.certificate import EVERY_SIZE, BoundProduct, Certificate, LayerBound
 from lipspline.certification.graph import NoOperationRule, as_example, graph_bounds
 from lipspline.certification.inspection import as_it_runs, class_that_runs, compiled_from, unwrapped
+from lipspline.certification.quantized import exact_function, is_quantized
+from lipspline.certification.rounding import rounding_bound
 from lipspline.certification.search import estimate_lower
 from lipspline.nn.blocks import ConvexPotential
 from lipspline.nn.fold import class_before
@@ -112,7 +114,13 @@ def _declared(layer: Declared) -> Bound:
     return layer.upper, f"declared: {layer.reason}"
 
 
-def certify(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None = None) -> Certificate:
+def certify(
+    model: nn.Module,
+    input_shape: tuple[int, ...] | Tensor | None = None,
+    *,
+    input_bound: float | None = None,
+    accumulator: torch.dtype | None = None,
+) -> Certificate:
     """Bound the Lipschitz constant of a model in eval mode from above, by a proof.
 
     Networks of layers with a rule are bounded for inputs of every size. With an `input_shape`, any other module is
@@ -128,6 +136,11 @@ def certify(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None = Non
         input_shape: shape of one input without batch, or an example input with batch. If given, the largest ratio of
             distances found around inputs like it stands beside the bound, as `lower`
             (`lipspline.certification.estimate_lower`).
+        input_bound: the largest magnitude of an entry of an input. If given (with an `input_shape`), `rounding` of the
+            certificate bounds how far what runs is from the network in exact arithmetic; networks of integers, which
+            `torch.ao.quantization` made, are known then.
+        accumulator: the precision in which sums are accumulated for `rounding`, such as torch.float32 for networks in
+            half precision on hardware that does so. By default that of the network, which is true of any hardware.
 
     Example:
         >>> import lipspline, torch
@@ -148,6 +161,31 @@ def certify(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None = Non
             "Leave the context, or certify a model converted with .to(torch.bfloat16)."
         )
     _check_input(input_shape)
+    if accumulator is not None and (input_bound is None or not accumulator.is_floating_point):
+        raise ValueError(f"accumulator is a floating-point type, beside an input_bound, but is {accumulator}.")
+    if input_bound is None:
+        return _certified(model, input_shape)
+    return _certified_with_rounding(model, input_shape, input_bound, accumulator)
+
+
+def _certified_with_rounding(
+    model: nn.Module, input_shape: tuple[int, ...] | Tensor | None, bound: float, accumulator: torch.dtype | None
+) -> Certificate:
+    checks.positive("input_bound", bound)
+    if input_shape is None or not isinstance(model, nn.Module):
+        raise ValueError("Rounding is bounded for a module and inputs of one shape: give certify an input_shape, too.")
+    model = unwrapped(model)
+    example, arithmetic = as_example(model, input_shape), None
+    if is_quantized(model):
+        model, example, arithmetic = exact_function(model, example), example.double(), torch.float32
+        input_shape = example
+    certificate = _certified(model, input_shape)
+    rounding = rounding_bound(model, example, float(bound), accumulator=accumulator, arithmetic=arithmetic)
+    silent = _rounding(model, input_shape) if rounding.error is not None else ""
+    return replace(certificate, rounding=rounding, valid_for=certificate.valid_for.removesuffix(silent))
+
+
+def _certified(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None) -> Certificate:
     try:
         layers = _bounds("", model, (), within_eval=not model.training if isinstance(model, nn.Module) else False)
         certificate = Certificate(layers.upper, tuple(layers))
@@ -279,8 +317,8 @@ def _bounds(name: str, module: nn.Module, above: tuple[nn.Module, ...], *, withi
     if kind.__module__.startswith(("torch.ao.nn.", "torch.nn.quantized", "torchao.")):
         raise _InLayer(
             f"Layer {name or 'itself'!r} ({kind.__name__} of {kind.__module__}) rounds to integers: its output jumps, "
-            f"so that it has no Lipschitz constant. Certify the network it was made from; what runs stays within the "
-            f"rounding error of that."
+            f"so that it has no Lipschitz constant. Give certify an input_shape and an input_bound: it then bounds the "
+            f"exact function of these weights, and how far what runs is from it."
         )
     if entry is None or kind.forward is not entry.forward:
         replaced = "" if entry is None else " with the forward it has now"

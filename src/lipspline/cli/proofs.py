@@ -18,6 +18,7 @@ import lipspline
 from lipspline._infra import checks
 from lipspline.certification import estimate_lower
 from lipspline.certification.graph import as_example
+from lipspline.certification.quantized import is_quantized
 from lipspline.cli.program import Device, Json, Seed, Threads, err, show, start
 from lipspline.networks.inference import ROUNDING
 
@@ -31,6 +32,10 @@ def certify(
     shape: Annotated[
         str | None, typer.Option(help="Shape of one input without batch, such as 3,32,32; ONNX files usually have it.")
     ] = None,
+    input_bound: Annotated[
+        float | None,
+        typer.Option(help="Also bound the rounding of what runs, where no entry of an input is larger; needs --shape."),
+    ] = None,
     json: Json = False,
     seed: Seed = 0,
     threads: Threads = 0,
@@ -43,18 +48,25 @@ def certify(
     start(seed, threads, device, only="proofs are computed on the processor, in double precision")
     checks.positive("lipschitz", lipschitz)
     sizes = _sizes(shape)
+    if input_bound is not None and sizes is None and not weights.endswith(".onnx"):
+        raise ValueError(
+            "--input-bound needs --shape, that of one input: rounding grows with the number of its entries."
+        )
     if weights.endswith(".onnx"):
         from lipspline.networks.onnx_module import from_onnx
 
         network: nn.Module = from_onnx(weights)
-        certificate = lipspline.certify(network, _example(network, sizes))
+        certificate = lipspline.certify(network, _example(network, sizes), input_bound=input_bound)
     elif ".py:" in weights:
         network = _from_function(weights)
-        certificate = _smaller_bound(network, sizes, lipschitz)
+        certificate = _smaller_bound(network, sizes, lipschitz, input_bound)
     else:
         _check_is_a_network(Path(weights))
         network = lipspline.models.load(Path(weights))
-        certificate = replace(lipspline.certify(network), lower=estimate_lower(network, sizes))
+        if input_bound is None:
+            certificate = replace(lipspline.certify(network), lower=estimate_lower(network, sizes))
+        else:
+            certificate = lipspline.certify(network, sizes, input_bound=input_bound)
     show(jsonlib.loads(certificate.to_json()), str(certificate), json)
     if certificate.upper > lipschitz:
         rounded = certificate.upper <= lipschitz * (1 + ROUNDING)
@@ -63,13 +75,16 @@ def certify(
         raise typer.Exit(1)
 
 
-def _smaller_bound(network: nn.Module, sizes: tuple[int, ...] | None, lipschitz: float) -> lipspline.Certificate:
+def _smaller_bound(
+    network: nn.Module, sizes: tuple[int, ...] | None, lipschitz: float, input_bound: float | None
+) -> lipspline.Certificate:
     """The bound for inputs of every size, or, where it does not do, that for inputs of these sizes if it is smaller."""
     try:
-        certificate = lipspline.certify(network, sizes)
-        if sizes is not None and certificate.upper > lipschitz:
+        certificate = lipspline.certify(network, sizes, input_bound=input_bound)
+        if sizes is not None and certificate.upper > lipschitz and not is_quantized(network):
             traced = lipspline.certify(network, as_example(network, sizes))
-            certificate = replace(min(certificate, traced, key=lambda c: c.upper), lower=certificate.lower)
+            kept = {"lower": certificate.lower, "rounding": certificate.rounding}
+            certificate = replace(min(certificate, traced, key=lambda c: c.upper), **kept)
     except SystemExit as error:
         raise ValueError(f"The network ended the program (SystemExit: {error.code}) when it ran.") from error
     return certificate
