@@ -17,7 +17,7 @@ from lipspline._infra import checks
 from lipspline.certification.certificate import EVERY_SIZE, BoundProduct, Certificate, LayerBound
 from lipspline.certification.graph import NoOperationRule, as_example, graph_bounds
 from lipspline.certification.inspection import as_it_runs, class_that_runs, compiled_from, unwrapped
-from lipspline.certification.search import estimate_lower
+from lipspline.certification.search import estimate_lower, mixes_inputs
 from lipspline.nn.blocks import ConvexPotential
 from lipspline.nn.fold import class_before
 from lipspline.nn.inference import FreeKnotSpline, InferenceConv2d
@@ -163,7 +163,10 @@ def certify(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None = Non
                 traced = certificate
             certificate = traced if traced.upper < certificate.upper else certificate
     if input_shape is not None:
-        lower = _lower(model, input_shape, traced=certificate.valid_for != EVERY_SIZE)
+        traced = certificate.valid_for != EVERY_SIZE
+        lower = _lower(model, input_shape, traced=traced)
+        if traced and lower is not None and lower <= certificate.upper * (1 + _recomputed(model)):
+            lower = min(lower, certificate.upper)
         _check_not_refuted(model, certificate.upper, lower)
         certificate = replace(certificate, lower=lower)
     return replace(certificate, valid_for=certificate.valid_for + _rounding(model, input_shape))
@@ -181,6 +184,11 @@ def _check_input(given: object) -> None:
             f"a tensor, but is {said}. (A model with several inputs needs a module around it that takes one.)"
         )
     if isinstance(given, Tensor):
+        if given.ndim == 0 or given.numel() == 0:
+            raise ValueError(
+                f"The example must be a batch of at least one input, (batch, ...), but has the shape "
+                f"{tuple(given.shape)}."
+            )
         checks.finite("The example", given, "Nothing is seen around such an input.")
 
 
@@ -211,6 +219,11 @@ def _lower(model: nn.Module, input_shape: tuple[int, ...] | Tensor, *, traced: b
         raise
 
 
+def _recomputed(model: nn.Module) -> float:
+    """How far weights that a module computes when it runs may come out otherwise in float64, where `lower` is found."""
+    return max((16 * torch.finfo(p.dtype).eps for p in model.parameters() if p.is_floating_point()), default=0.0)
+
+
 def _check_not_refuted(model: nn.Module, upper: float, lower: float | None) -> None:
     """What was seen is true, whoever gave the bound."""
     if lower is None or lower <= upper:
@@ -234,6 +247,12 @@ def _certified_graph(
         if instead_of is None or isinstance(instead_of, _NoRule):
             raise ValueError(str(error)) from None
         raise instead_of from error
+    if mixes_inputs(model, example):
+        raise ValueError(
+            "The module mixes the inputs of a batch: what it returns for one of them depends on the others, or on how "
+            "many there are, so that no constant of one input holds. If the first dimension is no batch, certify a "
+            "module around it that takes inputs of shape (1, ...) and passes on x[0]."
+        )
     return Certificate(upper, tuple(rows), valid_for=f"inputs of shape {tuple(example.shape)}")
 
 

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ def estimate_lower(
         inputs = torch.randn(several, *shape, generator=torch.Generator().manual_seed(0))
     inputs = inputs.detach().to(next((p.device for p in model.parameters()), inputs.device))
     single = _reading_only(copy.deepcopy(model).float())
-    _check_accepts(single, inputs.float())
+    _check_one_output_each(_accepted(single, inputs.float()), inputs)
     directions = _steepest_directions(single, inputs.float(), steps)
     with _creating_float64():
         ratios = _ratios(_reading_only(model.double()), inputs.double(), _normalized(directions.double()))
@@ -64,15 +64,73 @@ def _reading_only(model: nn.Module) -> Function:
     return lambda x: model(x.clone())
 
 
+def mixes_inputs(model: nn.Module, example: Tensor) -> bool:
+    """Whether what a model returns for one input of a batch depends on the others, wherever its outputs have the batch.
+
+    An example of one input stands beside a second one, and must move the outputs as it does alone. A model that does
+    not take two inputs mixes none. Looked at in float64, or, if the model does not run in it, in the type it has.
+    """
+    model = freeze(unwrapped(model))
+    for dtype, same in ((torch.float64, 1e-9), (example.dtype, 1e-3)):
+        x = example.detach().to(dtype)
+        try:
+            with _creating_float64() if dtype is torch.float64 else nullcontext(), torch.no_grad():
+                return _mixes(_reading_only(model.to(dtype)), x, same)
+        except Exception:  # whatever a model may raise that does not run like this
+            continue
+    return False
+
+
+def _mixes(model: Function, x: Tensor, same: float) -> bool:
+    """The first input is exchanged, then the others, then both.
+
+    If no output depends on two inputs, no entry changes by both exchanges, and both together are the sum of each alone.
+    `same` is what rounding may change, relative to the largest output.
+    """
+    generator = torch.Generator().manual_seed(2)
+    other = 2 * torch.randn(x.shape, generator=generator).to(x)
+    single = [x, other] if len(x) == 1 else []
+    if single:
+        x, other = torch.cat([x, -other]), torch.cat([other, 3 * other])
+    corners = (x, torch.cat([other[:1], x[1:]]), torch.cat([x[:1], other[1:]]), other)
+    total = 0.0
+    for old, by_first, by_rest, by_both in zip(*(_tensors(model(corner)) for corner in corners), strict=True):
+        first, rest = by_first - old, by_rest - old
+        nothing = same * torch.stack([old, by_first, by_rest, by_both]).abs().amax() if old.numel() else 0.0
+        twice = (first.abs() > nothing) & (rest.abs() > nothing)
+        if bool(twice.any()) or bool(((by_both - old - first - rest).abs() > nothing).any()):
+            return True
+        total += float(first.square().sum())
+    alone = sum(float((b - a).square().sum()) for a, b in zip(*(_tensors(model(z)) for z in single), strict=True))
+    return bool(single) and abs(alone - total) > 1e3 * same * (alone + total)
+
+
+def _tensors(value: object) -> list[Tensor]:
+    """The tensors of real numbers in what a model returns."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [tensor for part in value for tensor in _tensors(part)]
+    return [value] if isinstance(value, Tensor) and value.is_floating_point() else []
+
+
 @torch.no_grad()
-def _check_accepts(model: Function, inputs: Tensor) -> None:
+def _accepted(model: Function, inputs: Tensor) -> Tensor:
     try:
-        model(inputs)
+        return model(inputs)
     except RuntimeError as error:
         raise ValueError(
             f"The model does not take inputs of shape {tuple(inputs.shape)} ({error}). Give input_shape, the shape of "
             f"one input without batch."
         ) from error
+
+
+def _check_one_output_each(output: object, inputs: Tensor) -> None:
+    if isinstance(output, Tensor) and (output.ndim == 0 or len(output) != len(inputs)):
+        raise ValueError(
+            f"The model returns shape {tuple(output.shape)} for {len(inputs)} inputs: where the first dimension is no "
+            f"batch, ratios of single inputs cannot be seen. Leave input_shape out, or keep the batch first."
+        )
 
 
 def _one_input(given: tuple[int, ...] | None, guess: tuple[int, ...] | None) -> tuple[int, ...]:

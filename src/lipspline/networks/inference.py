@@ -38,7 +38,7 @@ def plain(model: nn.Module) -> nn.Module:
         >>> type(layer).__name__, certify(layer).upper <= 1
         ('Linear', True)
     """
-    model = unwrapped(model)
+    model = unwrapped(checks.module("plain", model))
     targets = {
         name: constraint.lipschitz
         for name, layer in model.named_modules()
