@@ -134,3 +134,12 @@ def test_a_module_that_runs_in_one_type_only_is_looked_at_in_that():
     assert certify(InFloat32(0.0), (6,)).upper == pytest.approx(2**0.5)
     with pytest.raises(ValueError, match=MIXED):
         certify(InFloat32(0.3), (6,))
+
+
+def test_numbers_are_vectors_of_length_one():
+    """One number an input, in or out."""
+    certificate = certify(Function(lambda x: x.sum(1)), (6,))
+    assert certificate.lower == pytest.approx(6**0.5)
+    assert certify(nn.LeakyReLU(0.5), -torch.ones(6)).lower == pytest.approx(0.5)
+    with pytest.raises(ValueError, match=r"^The model returns shape \(3,\) for 6 inputs"):
+        certify(nn.Linear(6, 3), torch.ones(6))

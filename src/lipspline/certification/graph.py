@@ -100,6 +100,8 @@ def _run(model: nn.Module, example: Tensor) -> Any:
     """What the module returns for the example; an error if it does not take it."""
     try:
         return model(example.clone())
+    except NoOperationRule:
+        raise
     except Exception as error:
         what = f"inputs of shape {tuple(example.shape)} and {example.dtype}"
         raise NoOperationRule(

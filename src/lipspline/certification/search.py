@@ -167,7 +167,12 @@ def _steepest_directions(model: Function, x: Tensor, steps: int) -> Tensor:
 
 def _normalized(v: Tensor) -> Tensor:
     """Scale each element of a batch to length 1 (zero stays zero)."""
-    return v / v.flatten(1).norm(dim=1).clamp(min=torch.finfo(v.dtype).tiny).view(-1, *[1] * (v.ndim - 1))
+    return v / _lengths(v).clamp(min=torch.finfo(v.dtype).tiny).view(-1, *[1] * (v.ndim - 1))
+
+
+def _lengths(v: Tensor) -> Tensor:
+    """The length of each element of a batch."""
+    return v.reshape(len(v), -1).norm(dim=1)
 
 
 @torch.no_grad()
@@ -178,7 +183,7 @@ def _ratios(model: Function, x: Tensor, directions: Tensor, length: float = 1e-4
     bias) the quotient, but not both. The factor takes off what float64 rounding may have added.
     """
     moved = x + length * directions
-    distances = (model(moved) - model(x)).flatten(1).norm(dim=1)
-    quotients = distances / (moved - x).flatten(1).norm(dim=1).clamp(min=length / 2)
-    derivatives = torch.func.jvp(model, (x,), (directions,))[1].flatten(1).norm(dim=1)
+    distances = _lengths(model(moved) - model(x))
+    quotients = distances / _lengths(moved - x).clamp(min=length / 2)
+    derivatives = _lengths(torch.func.jvp(model, (x,), (directions,))[1])
     return torch.minimum(quotients, derivatives) * (1 - 1e-9)
