@@ -143,3 +143,13 @@ def test_numbers_are_vectors_of_length_one():
     assert certify(nn.LeakyReLU(0.5), -torch.ones(6)).lower == pytest.approx(0.5)
     with pytest.raises(ValueError, match=r"^The model returns shape \(3,\) for 6 inputs"):
         certify(nn.Linear(6, 3), torch.ones(6))
+
+
+def test_numbers_that_are_none_are_refused_where_operations_are_traced_too():
+    """A bias of NaN moves nothing, and leaves nothing."""
+    layer = nn.Linear(4, 4)
+    with torch.no_grad():
+        layer.bias[0] = torch.nan
+    for model in (layer, Function(lambda x: x * 1e300 * 1e10)):
+        with pytest.raises(ValueError, match=r"^The model returns NaN or infinity for the example"):
+            certify(model, (4,))

@@ -4,6 +4,7 @@ import copy
 import math
 
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
@@ -439,3 +440,12 @@ def test_convolutions_run_under_autocast():
     layer, x = conv2d(16, 16, 3), torch.randn(1, 16, 9, 9)
     with torch.autocast("cpu"):
         assert layer(x).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("make", [conv1d, conv2d, conv3d, conv_transpose2d])
+@pytest.mark.parametrize("constraint", ["orthogonal", "spectral", "aol"])
+def test_parameters_can_be_written_by_safetensors(make, constraint: str):
+    """It takes contiguous tensors only."""
+    state = make(4, 6, 3, constraint=constraint).state_dict()
+    restored = safetensors.torch.load(safetensors.torch.save(state))
+    assert all(torch.equal(restored[name], value) for name, value in state.items())

@@ -17,7 +17,7 @@ from lipspline._infra import checks
 from lipspline.certification.certificate import EVERY_SIZE, BoundProduct, Certificate, LayerBound
 from lipspline.certification.graph import NoOperationRule, as_example, graph_bounds
 from lipspline.certification.inspection import as_it_runs, class_that_runs, compiled_from, unwrapped
-from lipspline.certification.search import estimate_lower, mixes_inputs
+from lipspline.certification.search import estimate_lower, mixes_inputs, tensors_in
 from lipspline.nn.blocks import ConvexPotential
 from lipspline.nn.fold import class_before
 from lipspline.nn.inference import FreeKnotSpline, InferenceConv2d
@@ -242,11 +242,16 @@ def _certified_graph(
     model = unwrapped(model)
     example = as_example(model, input_shape)
     try:
-        upper, rows, _ = graph_bounds(model, example, _leaf_bound)
+        upper, rows, output = graph_bounds(model, example, _leaf_bound)
     except NoOperationRule as error:
         if instead_of is None or isinstance(instead_of, _NoRule):
             raise ValueError(str(error)) from None
         raise instead_of from error
+    if not math.isfinite(upper) or not all(bool(tensor.isfinite().all()) for tensor in tensors_in(output)):
+        raise ValueError(
+            "The model returns NaN or infinity for the example, or a number on the way is too large for its type: it "
+            "has no Lipschitz bound. Look for such numbers among its parameters."
+        )
     if mixes_inputs(model, example):
         raise ValueError(
             "The module mixes the inputs of a batch: what it returns for one of them depends on the others, or on how "

@@ -94,23 +94,23 @@ def _mixes(model: Function, x: Tensor, same: float) -> bool:
         x, other = torch.cat([x, -other]), torch.cat([other, 3 * other])
     corners = (x, torch.cat([other[:1], x[1:]]), torch.cat([x[:1], other[1:]]), other)
     total = 0.0
-    for old, by_first, by_rest, by_both in zip(*(_tensors(model(corner)) for corner in corners), strict=True):
+    for old, by_first, by_rest, by_both in zip(*(tensors_in(model(corner)) for corner in corners), strict=True):
         first, rest = by_first - old, by_rest - old
         nothing = same * torch.stack([old, by_first, by_rest, by_both]).abs().amax() if old.numel() else 0.0
         twice = (first.abs() > nothing) & (rest.abs() > nothing)
         if bool(twice.any()) or bool(((by_both - old - first - rest).abs() > nothing).any()):
             return True
         total += float(first.square().sum())
-    alone = sum(float((b - a).square().sum()) for a, b in zip(*(_tensors(model(z)) for z in single), strict=True))
+    alone = sum(float((b - a).square().sum()) for a, b in zip(*(tensors_in(model(z)) for z in single), strict=True))
     return bool(single) and abs(alone - total) > 1e3 * same * (alone + total)
 
 
-def _tensors(value: object) -> list[Tensor]:
+def tensors_in(value: object) -> list[Tensor]:
     """The tensors of real numbers in what a model returns."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        return [tensor for part in value for tensor in _tensors(part)]
+        return [tensor for part in value for tensor in tensors_in(part)]
     return [value] if isinstance(value, Tensor) and value.is_floating_point() else []
 
 
