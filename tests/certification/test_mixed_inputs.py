@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import lipspline
 from lipspline import certify
 
 MIXED = r"^The module mixes the inputs of a batch: what it returns for one of them depends on the others"
@@ -153,3 +154,16 @@ def test_numbers_that_are_none_are_refused_where_operations_are_traced_too():
     for model in (layer, Function(lambda x: x * 1e300 * 1e10)):
         with pytest.raises(ValueError, match=r"^The model returns NaN or infinity for the example"):
             certify(model, (4,))
+
+
+def test_a_network_without_a_batch_is_certified_in_a_module_around_it():
+    """As the refusal advises: the rows of the matrix are no inputs of their own."""
+    certificate = certify(Function(lambda x: x[0] - x[0].mean(0, keepdim=True)), (4, 6))
+    assert 1 <= certificate.upper <= 2.000001
+
+
+@pytest.mark.parametrize("kinds", [(), (int,), (nn.Linear(2, 2),)])
+def test_rules_are_for_classes_of_layers(kinds: tuple[type, ...]):
+    """Not for layers, and not for nothing."""
+    with pytest.raises(ValueError, match=r"^register_rule needs classes of layers, subclasses of nn\.Module, but got"):
+        lipspline.register_rule(*kinds)(lambda layer: (1.0, ""))

@@ -66,6 +66,9 @@ def register_rule(*kinds: type[nn.Module], composite: bool = False) -> Callable[
         0.25
     """
 
+    if not kinds or not all(isinstance(kind, type) and issubclass(kind, nn.Module) for kind in kinds):
+        raise ValueError(f"register_rule needs classes of layers, subclasses of nn.Module, but got {kinds!r}.")
+
     def register(rule: Rule) -> Rule:
         for kind in kinds:
             _RULES[kind] = _Entry(rule, composite, kind.forward)
@@ -119,6 +122,8 @@ def certify(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None = Non
     traced by `torch.export` and bounded operation by operation, as a graph, for inputs of that shape: residual sums,
     branches, concatenations and operations that are no layers are known then. Given an example instead of a shape, both
     are done where possible, and the smaller bound is returned.
+
+    What a traced module returns for one input must not depend on the others of its batch: this is tried, and refused.
 
     Models wrapped by `torch.compile`, `nn.DataParallel`, `DistributedDataParallel` or `AveragedModel` are looked into.
     The model is not changed.
