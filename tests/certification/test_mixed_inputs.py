@@ -167,3 +167,10 @@ def test_rules_are_for_classes_of_layers(kinds: tuple[type, ...]):
     """Not for layers, and not for nothing."""
     with pytest.raises(ValueError, match=r"^register_rule needs classes of layers, subclasses of nn\.Module, but got"):
         lipspline.register_rule(*kinds)(lambda layer: (1.0, ""))
+
+
+def test_as_many_rows_as_inputs_may_be_others():
+    """Four inputs with the batch at the end of an output with four rows: no ratio of single inputs is seen."""
+    certificate = certify(Function(lambda x: x.permute(3, 2, 1, 0)), (4, 4, 4))
+    assert certificate.upper == pytest.approx(1.0)
+    assert certificate.lower is None

@@ -41,7 +41,7 @@ def estimate_lower(
         inputs = torch.randn(several, *shape, generator=torch.Generator().manual_seed(0))
     inputs = inputs.detach().to(next((p.device for p in model.parameters()), inputs.device))
     single = _reading_only(copy.deepcopy(model).float())
-    _check_one_output_each(_accepted(single, inputs.float()), inputs)
+    _check_one_output_each(single, inputs.float())
     directions = _steepest_directions(single, inputs.float(), steps)
     with _creating_float64():
         ratios = _ratios(_reading_only(model.double()), inputs.double(), _normalized(directions.double()))
@@ -125,8 +125,17 @@ def _accepted(model: Function, inputs: Tensor) -> Tensor:
         ) from error
 
 
-def _check_one_output_each(output: object, inputs: Tensor) -> None:
-    if isinstance(output, Tensor) and (output.ndim == 0 or len(output) != len(inputs)):
+@torch.no_grad()
+def _check_one_output_each(model: Function, inputs: Tensor) -> None:
+    """Refuse outputs without a row for each input, also where there happen to be as many rows of another kind."""
+    output = _accepted(model, inputs)
+    if not isinstance(output, Tensor):
+        return
+    elsewhere = output.ndim == 0 or len(output) != len(inputs)
+    if not elsewhere and len(inputs) > 1:
+        moved = (model(torch.cat([2 * inputs[:1] + 1, inputs[1:]])) - output).abs()
+        elsewhere = bool((moved[1:] > 1e-3 * output.abs().amax()).any()) if output.numel() else False
+    if elsewhere:
         raise ValueError(
             f"The model returns shape {tuple(output.shape)} for {len(inputs)} inputs: where the first dimension is no "
             f"batch, ratios of single inputs cannot be seen. Leave input_shape out, or keep the batch first."
