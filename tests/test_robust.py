@@ -222,3 +222,57 @@ def test_logits_that_are_no_numbers_certify_nothing():
 def test_no_accuracy_of_nothing():
     with pytest.raises(ValueError, match="There are no logits"):
         robust.certified_accuracy(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long), 0.1)
+
+
+def test_a_column_of_labels_is_one_label_an_input():
+    """Each with its own output, not with all of them."""
+    outputs, labels = torch.tensor([2.0, -2.0, 0.5]), torch.tensor([1, -1, -1])
+    expected = robust.hkr_loss(outputs, labels)
+    for shaped in (outputs, outputs[:, None]):
+        assert torch.equal(robust.hkr_loss(shaped, labels[:, None]), expected)
+    with pytest.raises(ValueError, match="3 rows of logits, but 2 labels"):
+        robust.hkr_loss(outputs, labels[:2])
+
+
+def test_cross_entropy_takes_probabilities_of_classes():
+    """As torch does."""
+    logits, labels = torch.randn(4, 3), torch.tensor([0, 2, 1, 1])
+    soft = F.one_hot(labels, 3).float()
+    expected = robust.temperature_cross_entropy(logits, labels)
+    torch.testing.assert_close(robust.temperature_cross_entropy(logits, soft), expected)
+
+
+LOSSES = [robust.multi_margin_loss, robust.ramp_loss, robust.temperature_cross_entropy, robust.hkr_loss]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    ("logits", "labels", "sentence"),
+    [
+        (torch.zeros(0, 3), torch.zeros(0, dtype=torch.long), r"There are no logits: their shape is \(0, 3\)"),
+        (torch.zeros(2, 3), [0, 1], "labels must be a tensor with a row for each input, but is a list"),
+        (torch.zeros(2, 3), torch.tensor(1), "labels must be a tensor with a row .* but is a single number"),
+        (torch.zeros(2, 3), torch.tensor([True, False]), r"labels must be integers, .* are torch\.bool"),
+        (torch.zeros(2, 3), torch.tensor([0.0, 1.0]), r"labels must be integers, .* are torch\.float32"),
+        (torch.zeros(2, 3), torch.tensor([[0], [1]]), r"labels must have the shape \(2,\)"),
+        ([0.0, 1.0], torch.tensor([0, 1]), "logits must be a tensor with a row for each input, but is a list"),
+    ],
+)
+def test_losses_refuse_what_does_not_fit(loss, logits, labels, sentence: str):
+    """Without a batch a mean is NaN, and torch speaks of its own functions."""
+    with pytest.raises(ValueError, match=f"^{sentence}"):
+        loss(logits, labels)
+
+
+@pytest.mark.parametrize("loss", LOSSES[:-1])
+@pytest.mark.parametrize("shape", [(2, 1), (2,)])
+def test_a_margin_needs_a_second_class(loss, shape: tuple[int, ...]):
+    """It was 0, whatever the logits."""
+    with pytest.raises(ValueError, match=r"^The logits of shape .* are of one class alone, .* has hkr_loss"):
+        loss(torch.randn(*shape), torch.zeros(2, dtype=torch.long))
+
+
+def test_a_radius_needs_a_tensor():
+    """Lists have no rows."""
+    with pytest.raises(ValueError, match=r"^logits must be a tensor with a row for each input, but is a list"):
+        robust.certified_radius([[1.0, 0.0]])  # type: ignore[arg-type]

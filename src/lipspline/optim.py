@@ -31,6 +31,7 @@ def rotating(model: nn.Module, lr: float = 1e-3, *, angle: float = 0.02, **optio
         >>> ls.certify(model).upper < 1.001
         True
     """
+    checks.module("rotating", model)
     checks.positive("lr", lr)
     checks.positive("angle", angle)
     orthonormalize_(model)

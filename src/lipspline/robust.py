@@ -61,6 +61,8 @@ def certified_radius(
             f"rounding must be a length, at least 0, but is {rounding!r}. A certificate has it as `rounding.error`; "
             f"where that is None, `rounding.reason` says why."
         )
+    if not isinstance(logits, Tensor) or not logits.ndim:
+        raise ValueError(f"logits must be a tensor with a row for each input, but is a {type(logits).__name__}.")
     factor = _DIFFERENCES[checks.one_of("bound_of", bound_of, _DIFFERENCES)]
     checks.finite("logits", logits, "Nothing is certified of such inputs: leave them out.")
     exact = logits.double()
@@ -101,8 +103,6 @@ def certified_accuracy(
     if not epsilon >= 0:
         raise ValueError(f"epsilon must be a length, at least 0, but is {epsilon!r}.")
     radius = certified_radius(logits, lipschitz, bound_of=bound_of, rounding=rounding)
-    if not len(radius):
-        raise ValueError(f"There are no logits: their shape is {tuple(logits.shape)}.")
     _check_labels(logits, labels)
     if _is_binary(logits):
         right = (logits.reshape(-1) > 0) == (labels.reshape(-1) > 0)
@@ -133,12 +133,12 @@ def hkr_loss(outputs: Tensor, labels: Tensor, *, alpha: float = 10.0, margin: fl
         tensor(-4.)
     """
     checks.positive("margin", margin)
+    _check_labels(outputs, labels)
     if _is_binary(outputs):
-        signs = torch.where(labels > 0, 1.0, -1.0).to(outputs)[:, None]
+        signs = torch.where(labels > 0, 1.0, -1.0).to(outputs).reshape(-1, 1)
         outputs = outputs.reshape(-1, 1)
     else:
         _check_logits(outputs)
-        _check_labels(outputs, labels)
         signs = 2 * F.one_hot(labels, outputs.shape[1]).to(outputs) - 1
     inside, outside = (signs > 0).to(outputs), (signs < 0).to(outputs)
     means = [(outputs * part).sum(0) / part.sum(0).clamp(min=1) for part in (inside, outside)]
@@ -181,8 +181,7 @@ def ramp_loss(logits: Tensor, labels: Tensor, *, margin: float = 1.0, width: flo
 
 def _margins(logits: Tensor, labels: Tensor) -> Tensor:
     """The right logit minus the largest other one, (B,)."""
-    _check_logits(logits)
-    _check_labels(logits, labels)
+    _check_classes(logits, labels)
     right = logits.gather(1, labels[:, None]).squeeze(1)
     return right - logits.scatter(1, labels[:, None], -torch.inf).amax(dim=1)
 
@@ -193,13 +192,31 @@ def temperature_cross_entropy(logits: Tensor, labels: Tensor, *, temperature: fl
     The logits of a 1-Lipschitz network are small, so that plain cross-entropy mostly widens margins. A high temperature
     counts mistakes, a small one widens margins: it trades accuracy against certified accuracy.
 
+    Args:
+        logits: (B, K).
+        labels: (B,) classes, or (B, K) probabilities of classes.
+        temperature: what logits are multiplied with.
+
     Example:
         >>> loss = temperature_cross_entropy(torch.tensor([[1.0, 0.0]]), torch.tensor([1]), temperature=100.0)
         >>> round(float(loss), 3)
         1.0
     """
     checks.positive("temperature", temperature)
+    if not (isinstance(labels, Tensor) and labels.is_floating_point() and labels.shape == logits.shape):
+        _check_classes(logits, labels)
     return F.cross_entropy(temperature * logits, labels) / temperature
+
+
+def _check_classes(logits: Tensor, labels: Tensor) -> None:
+    """Several classes, and one of them a row."""
+    _check_labels(logits, labels)
+    if _is_binary(logits):
+        raise ValueError(
+            f"The logits of shape {tuple(logits.shape)} are of one class alone, which no other can be confused with: a "
+            f"binary classifier has hkr_loss, or two logits."
+        )
+    _check_logits(logits)
 
 
 def _check_logits(logits: Tensor) -> None:
@@ -214,6 +231,12 @@ def _is_binary(logits: Tensor) -> bool:
 
 def _check_labels(logits: Tensor, labels: Tensor) -> None:
     """One label a row: labels of another shape would be compared with all rows."""
+    for name, value in (("logits", logits), ("labels", labels)):
+        if not isinstance(value, Tensor) or not value.ndim:
+            given = "a single number" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+            raise ValueError(f"{name} must be a tensor with a row for each input, but is {given}.")
+    if not len(logits):
+        raise ValueError(f"There are no logits: their shape is {tuple(logits.shape)}.")
     if len(labels) != len(logits):
         raise ValueError(f"There are {len(logits)} rows of logits, but {len(labels)} labels.")
     if _is_binary(logits) and labels.numel() == len(labels):
@@ -222,7 +245,7 @@ def _check_labels(logits: Tensor, labels: Tensor) -> None:
         raise ValueError(
             f"labels must have the shape ({len(logits)},), one class a row of logits, but have {tuple(labels.shape)}."
         )
-    if labels.is_floating_point():
+    if labels.is_floating_point() or labels.dtype == torch.bool:
         raise ValueError(f"labels must be integers, the numbers of classes, but are {labels.dtype}. Use labels.long().")
 
 

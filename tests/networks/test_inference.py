@@ -309,3 +309,35 @@ def test_a_plain_spline_alone_leaves_its_input_alone():
     with torch.no_grad():
         torch.testing.assert_close(spline(x), -before)
     assert torch.equal(x, before)
+
+
+def test_an_onnx_file_that_exists_is_replaced_only_with_force(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    """As everything that lipspline writes for users; in silence, and not before the arguments are checked."""
+    pytest.importorskip("onnxscript")
+    file = tmp_path / "net.onnx"
+    file.write_bytes(b"mine")
+    model = mlp(3, 2, width=4, depth=2)
+    with pytest.raises(FileExistsError, match=r"net\.onnx exists already\. Choose another name, or .* force=True\.$"):
+        to_onnx(model, file, (3,))
+    assert file.read_bytes() == b"mine"
+    to_onnx(model, file, (3,), force=True)
+    assert file.read_bytes() != b"mine"
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(FileExistsError, match=r"exists already\. Choose another name\.$"):
+        to_onnx(model, tmp_path, (3,), force=True)
+    for shape in (3, (0,), ("3",)):
+        with pytest.raises(ValueError, match=r"^input_shape must be the shape of one input without batch"):
+            to_onnx(model, tmp_path / "other.onnx", shape)  # type: ignore[arg-type]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["net.onnx"]
+
+
+def test_networks_in_double_precision_go_to_onnx(tmp_path: Path):
+    """The file computes in float64."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    model = mlp(3, 2, width=4, depth=2).double()
+    to_onnx(model, tmp_path / "net.onnx", (3,))
+    session = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"))
+    x = torch.randn(5, 3, dtype=torch.float64)
+    (y,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    np.testing.assert_allclose(y, model(x).detach(), atol=1e-6)

@@ -1,11 +1,13 @@
 """Folding: ordinary layers, the same outputs, and nothing lost on the way."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
+import lipspline
 from lipspline.nn import FoldedSpline, LinearSpline
-from lipspline.nn.fold import fold
+from lipspline.nn.fold import fold, freeze
 
 
 class Thirds(nn.Module):
@@ -136,3 +138,31 @@ def test_a_forward_set_on_the_instance_is_not_lost():
     model[0].forward = torch.zeros_like
     x = torch.randn(4, 3)
     assert torch.equal(fold(model)(x), torch.zeros_like(x))
+
+
+class Keeping(nn.Module):
+    """Keeps what it has computed, as feature extractors do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.kept: dict[str, list[Tensor]] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Keep the result."""
+        self.kept["last"] = [self.layer(x)]
+        return self.kept["last"][0]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("first", [Keeping, lambda: nn.utils.weight_norm(nn.Linear(4, 4))], ids=["kept", "weight_norm"])
+def test_a_module_is_copied_with_what_it_has_kept_of_the_last_call(first):
+    """Tensors that belong to a graph of autograd are not copied by Python; here they are, without the graph."""
+    model = nn.Sequential(first(), LinearSpline(4))
+    x = torch.randn(2, 4)
+    output = model(x)
+    assert torch.equal(freeze(model)(x), output)
+    assert torch.allclose(lipspline.plain(model)(x), output, atol=1e-6)
+    assert lipspline.certify(model, (4,)).upper > 0
+    assert torch.allclose(lipspline.sparsify(model, inputs=x)[0](x), output, atol=1e-5)
+    output.sum().backward()  # the graph of the original is as it was

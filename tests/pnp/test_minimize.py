@@ -409,3 +409,10 @@ class TestTwoPasses:
         assert fine.relative_distance is not None
         assert coarse.relative_distance is not None
         assert fine.relative_distance < coarse.relative_distance / 10
+
+
+def test_a_reference_of_another_shape_is_refused():
+    """In a sentence with both shapes."""
+    y = torch.zeros(1, 4, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"^The reference has the shape \(1, 3\), .* not fit images of \(1, 4\)"):
+        minimize(y, Matrix(torch.eye(4, dtype=torch.float64)), Nothing(), 0.3, reference=torch.zeros(1, 3))

@@ -234,7 +234,7 @@ def test_shared_moments_go_on_where_they_stopped():
 
 @pytest.mark.parametrize("kind", [RowAdam, Rotating])
 def test_hooks_are_called_once_a_step(kind):
-    """The step of a class is wrapped by torch when its first optimizer is made: that of Adam must not call them again."""
+    """torch wraps the step of a class when its first optimizer is made: that of Adam must not call them again."""
     made = [other([nn.Parameter(torch.ones(1))]) for other in (torch.optim.Adam, RowAdam)]
     assert all(type(optimizer).step.hooked for optimizer in made)
     rows, calls = nn.Parameter(torch.ones(2, 3)), []

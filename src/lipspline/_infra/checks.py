@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from types import ModuleType
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def at_least(name: str, value: int, minimum: int, hint: str = "") -> int:
@@ -102,6 +102,14 @@ def grouped(owner: str, x: Tensor, size: int, dim: int) -> Tensor:
         f"The input has shape {tuple(x.shape)} and dimension {dim} must be the channel dimension.",
     )
     return x
+
+
+def module(owner: str, value: object) -> nn.Module:
+    """Return `value` if it is an `nn.Module`, and no class of them."""
+    if not isinstance(value, nn.Module):
+        given = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+        raise ValueError(f"{owner} needs a network, an nn.Module, but got {given}.")
+    return value
 
 
 def batched(owner: str, x: Tensor) -> Tensor:

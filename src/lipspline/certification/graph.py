@@ -107,6 +107,8 @@ def _run(model: nn.Module, example: Tensor) -> Any:
     """What the module returns for the example; an error if it does not take it."""
     try:
         return model(example.clone())
+    except NoOperationRule:
+        raise
     except Exception as error:
         what = f"inputs of shape {tuple(example.shape)} and {example.dtype}"
         raise NoOperationRule(
@@ -116,8 +118,8 @@ def _run(model: nn.Module, example: Tensor) -> Any:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without warnings, and without what torch prints about a module that it cannot trace."""
+def quiet() -> Iterator[None]:
+    """Without warnings, and without what torch prints about a module that it traces or cannot trace."""
     handlers = list(logging.getLogger("torch").handlers)
     silent = logging.Filter("lipspline")
     for handler in handlers:
@@ -133,7 +135,7 @@ def _quiet() -> Iterator[None]:
 
 def _traced(model: nn.Module, example: Tensor, output: Any) -> Any:
     """The program of a module, without operations in place; it must compute `output`, unless that is None."""
-    with _quiet(), torch.no_grad():
+    with quiet(), torch.no_grad():
         try:
             exported = torch.export.export(model, (example.clone(),), strict=False)
         except Exception as error:

@@ -19,7 +19,7 @@ from lipspline.certification.graph import NoOperationRule, as_example, graph_bou
 from lipspline.certification.inspection import as_it_runs, class_that_runs, compiled_from, unwrapped
 from lipspline.certification.quantized import exact_function, is_quantized
 from lipspline.certification.rounding import rounding_bound
-from lipspline.certification.search import estimate_lower
+from lipspline.certification.search import estimate_lower, mixes_inputs, tensors_in
 from lipspline.nn.blocks import ConvexPotential
 from lipspline.nn.fold import class_before
 from lipspline.nn.inference import FreeKnotSpline, InferenceConv2d
@@ -67,6 +67,9 @@ def register_rule(*kinds: type[nn.Module], composite: bool = False) -> Callable[
         >>> certify(Twice(Half())).upper
         0.25
     """
+
+    if not kinds or not all(isinstance(kind, type) and issubclass(kind, nn.Module) for kind in kinds):
+        raise ValueError(f"register_rule needs classes of layers, subclasses of nn.Module, but got {kinds!r}.")
 
     def register(rule: Rule) -> Rule:
         for kind in kinds:
@@ -127,6 +130,8 @@ def certify(
     traced by `torch.export` and bounded operation by operation, as a graph, for inputs of that shape: residual sums,
     branches, concatenations and operations that are no layers are known then. Given an example instead of a shape, both
     are done where possible, and the smaller bound is returned.
+
+    What a traced module returns for one input must not depend on the others of its batch: this is tried, and refused.
 
     Models wrapped by `torch.compile`, `nn.DataParallel`, `DistributedDataParallel` or `AveragedModel` are looked into.
     The model is not changed.
@@ -201,7 +206,10 @@ def _certified(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None) -
                 traced = certificate
             certificate = traced if traced.upper < certificate.upper else certificate
     if input_shape is not None:
-        lower = _lower(model, input_shape, traced=certificate.valid_for != EVERY_SIZE)
+        traced = certificate.valid_for != EVERY_SIZE
+        lower = _lower(model, input_shape, traced=traced)
+        if traced and lower is not None and lower <= certificate.upper * (1 + _recomputed(model)):
+            lower = min(lower, certificate.upper)
         _check_not_refuted(model, certificate.upper, lower)
         certificate = replace(certificate, lower=lower)
     return replace(certificate, valid_for=certificate.valid_for + _rounding(model, input_shape))
@@ -219,6 +227,11 @@ def _check_input(given: object) -> None:
             f"a tensor, but is {said}. (A model with several inputs needs a module around it that takes one.)"
         )
     if isinstance(given, Tensor):
+        if given.ndim == 0 or given.numel() == 0:
+            raise ValueError(
+                f"The example must be a batch of at least one input, (batch, ...), but has the shape "
+                f"{tuple(given.shape)}."
+            )
         checks.finite("The example", given, "Nothing is seen around such an input.")
 
 
@@ -249,6 +262,11 @@ def _lower(model: nn.Module, input_shape: tuple[int, ...] | Tensor, *, traced: b
         raise
 
 
+def _recomputed(model: nn.Module) -> float:
+    """How far weights that a module computes when it runs may come out otherwise in float64, where `lower` is found."""
+    return max((16 * torch.finfo(p.dtype).eps for p in model.parameters() if p.is_floating_point()), default=0.0)
+
+
 def _check_not_refuted(model: nn.Module, upper: float, lower: float | None) -> None:
     """What was seen is true, whoever gave the bound."""
     if lower is None or lower <= upper:
@@ -267,11 +285,22 @@ def _certified_graph(
     model = unwrapped(model)
     example = as_example(model, input_shape)
     try:
-        upper, rows, _ = graph_bounds(model, example, _leaf_bound)
+        upper, rows, output = graph_bounds(model, example, _leaf_bound)
     except NoOperationRule as error:
         if instead_of is None or isinstance(instead_of, _NoRule):
             raise ValueError(str(error)) from None
         raise instead_of from error
+    if not math.isfinite(upper) or not all(bool(tensor.isfinite().all()) for tensor in tensors_in(output)):
+        raise ValueError(
+            "The model returns NaN or infinity for the example, or a number on the way is too large for its type: it "
+            "has no Lipschitz bound. Look for such numbers among its parameters."
+        )
+    if mixes_inputs(model, example):
+        raise ValueError(
+            "The module mixes the inputs of a batch: what it returns for one of them depends on the others, or on how "
+            "many there are, so that no constant of one input holds. If the first dimension is no batch, certify a "
+            "module around it that takes inputs of shape (1, ...) and passes on x[0]."
+        )
     return Certificate(upper, tuple(rows), valid_for=f"inputs of shape {tuple(example.shape)}")
 
 

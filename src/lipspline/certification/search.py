@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ def estimate_lower(
         inputs = torch.randn(several, *shape, generator=torch.Generator().manual_seed(0))
     inputs = inputs.detach().to(next((p.device for p in model.parameters()), inputs.device))
     single = _reading_only(copy.deepcopy(model).float())
-    _check_accepts(single, inputs.float())
+    _check_one_output_each(single, inputs.float())
     directions = _steepest_directions(single, inputs.float(), steps)
     with _creating_float64():
         ratios = _ratios(_reading_only(model.double()), inputs.double(), _normalized(directions.double()))
@@ -64,15 +64,82 @@ def _reading_only(model: nn.Module) -> Function:
     return lambda x: model(x.clone())
 
 
+def mixes_inputs(model: nn.Module, example: Tensor) -> bool:
+    """Whether what a model returns for one input of a batch depends on the others, wherever its outputs have the batch.
+
+    An example of one input stands beside a second one, and must move the outputs as it does alone. A model that does
+    not take two inputs mixes none. Looked at in float64, or, if the model does not run in it, in the type it has.
+    """
+    model = freeze(unwrapped(model))
+    for dtype, same in ((torch.float64, 1e-9), (example.dtype, 1e-3)):
+        x = example.detach().to(dtype)
+        try:
+            with _creating_float64() if dtype is torch.float64 else nullcontext(), torch.no_grad():
+                return _mixes(_reading_only(model.to(dtype)), x, same)
+        except Exception:  # whatever a model may raise that does not run like this
+            continue
+    return False
+
+
+def _mixes(model: Function, x: Tensor, same: float) -> bool:
+    """The first input is exchanged, then the others, then both.
+
+    If no output depends on two inputs, no entry changes by both exchanges, and both together are the sum of each alone.
+    `same` is what rounding may change, relative to the largest output.
+    """
+    generator = torch.Generator().manual_seed(2)
+    other = 2 * torch.randn(x.shape, generator=generator).to(x)
+    single = [x, other] if len(x) == 1 else []
+    if single:
+        x, other = torch.cat([x, -other]), torch.cat([other, 3 * other])
+    corners = (x, torch.cat([other[:1], x[1:]]), torch.cat([x[:1], other[1:]]), other)
+    total = 0.0
+    for old, by_first, by_rest, by_both in zip(*(tensors_in(model(corner)) for corner in corners), strict=True):
+        first, rest = by_first - old, by_rest - old
+        nothing = same * torch.stack([old, by_first, by_rest, by_both]).abs().amax() if old.numel() else 0.0
+        twice = (first.abs() > nothing) & (rest.abs() > nothing)
+        if bool(twice.any()) or bool(((by_both - old - first - rest).abs() > nothing).any()):
+            return True
+        total += float(first.square().sum())
+    alone = sum(float((b - a).square().sum()) for a, b in zip(*(tensors_in(model(z)) for z in single), strict=True))
+    return bool(single) and abs(alone - total) > 1e3 * same * (alone + total)
+
+
+def tensors_in(value: object) -> list[Tensor]:
+    """The tensors of real numbers in what a model returns."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [tensor for part in value for tensor in tensors_in(part)]
+    return [value] if isinstance(value, Tensor) and value.is_floating_point() else []
+
+
 @torch.no_grad()
-def _check_accepts(model: Function, inputs: Tensor) -> None:
+def _accepted(model: Function, inputs: Tensor) -> Tensor:
     try:
-        model(inputs)
+        return model(inputs)
     except RuntimeError as error:
         raise ValueError(
             f"The model does not take inputs of shape {tuple(inputs.shape)} ({error}). Give input_shape, the shape of "
             f"one input without batch."
         ) from error
+
+
+@torch.no_grad()
+def _check_one_output_each(model: Function, inputs: Tensor) -> None:
+    """Refuse outputs without a row for each input, also where there happen to be as many rows of another kind."""
+    output = _accepted(model, inputs)
+    if not isinstance(output, Tensor):
+        return
+    elsewhere = output.ndim == 0 or len(output) != len(inputs)
+    if not elsewhere and len(inputs) > 1:
+        moved = (model(torch.cat([2 * inputs[:1] + 1, inputs[1:]])) - output).abs()
+        elsewhere = bool((moved[1:] > 1e-3 * output.abs().amax()).any()) if output.numel() else False
+    if elsewhere:
+        raise ValueError(
+            f"The model returns shape {tuple(output.shape)} for {len(inputs)} inputs: where the first dimension is no "
+            f"batch, ratios of single inputs cannot be seen. Leave input_shape out, or keep the batch first."
+        )
 
 
 def _one_input(given: tuple[int, ...] | None, guess: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -109,7 +176,12 @@ def _steepest_directions(model: Function, x: Tensor, steps: int) -> Tensor:
 
 def _normalized(v: Tensor) -> Tensor:
     """Scale each element of a batch to length 1 (zero stays zero)."""
-    return v / v.flatten(1).norm(dim=1).clamp(min=torch.finfo(v.dtype).tiny).view(-1, *[1] * (v.ndim - 1))
+    return v / _lengths(v).clamp(min=torch.finfo(v.dtype).tiny).view(-1, *[1] * (v.ndim - 1))
+
+
+def _lengths(v: Tensor) -> Tensor:
+    """The length of each element of a batch."""
+    return v.reshape(len(v), -1).norm(dim=1)
 
 
 @torch.no_grad()
@@ -120,7 +192,7 @@ def _ratios(model: Function, x: Tensor, directions: Tensor, length: float = 1e-4
     bias) the quotient, but not both. The factor takes off what float64 rounding may have added.
     """
     moved = x + length * directions
-    distances = (model(moved) - model(x)).flatten(1).norm(dim=1)
-    quotients = distances / (moved - x).flatten(1).norm(dim=1).clamp(min=length / 2)
-    derivatives = torch.func.jvp(model, (x,), (directions,))[1].flatten(1).norm(dim=1)
+    distances = _lengths(model(moved) - model(x))
+    quotients = distances / _lengths(moved - x).clamp(min=length / 2)
+    derivatives = _lengths(torch.func.jvp(model, (x,), (directions,))[1])
     return torch.minimum(quotients, derivatives) * (1 - 1e-9)

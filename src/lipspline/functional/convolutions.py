@@ -267,6 +267,7 @@ def _group_norm_upper(kernel: Tensor) -> float:
         return _large_norm_upper(x) * scale * OUTWARD
     bounds = (
         lambda: _autocorrelation_eigenvalue_upper(x, mean),
+        lambda: _absolute_eigenvalue_upper(x),
         lambda: _sampled_eigenvalue_upper(x, mean, density=8),
         lambda: _sampled_eigenvalue_upper(x, mean, density=16),
     )
@@ -314,6 +315,29 @@ def _autocorrelation_eigenvalue_upper(kernel: Tensor, mean: float) -> float:
     excess += 2 * sum(frobenius_upper(_autocorrelation(taps, shift)) for shift in later)
     error = len(shifts) * product_error(taps[..., 0].numel(), is_complex=False)
     return (mean + excess + error) * OUTWARD
+
+
+def _absolute_eigenvalue_upper(kernel: Tensor) -> float:
+    r"""Bound the same by the largest eigenvalue of the absolute Gram matrix G, which is 1 in almost-orthogonal layers.
+
+    For every s > 0 it is at most :math:`\max_i (G s)_i / s_i` (Collatz and Wielandt). Entry (i, j) of a product is off
+    by at most its error bound for columns of length 1 times the lengths of columns i and j.
+    """
+    taps = kernel.movedim((0, 1), (-2, -1))
+    shifts = list(itertools.product(*(range(1 - k, k) for k in taps.shape[:-2])))
+    gram = torch.stack([_autocorrelation(taps, shift).abs() for shift in shifts]).sum(0)
+    lengths = kernel.transpose(0, 1).flatten(1).norm(dim=1)
+    error = len(shifts) * (product_error(taps[..., 0].numel(), is_complex=False) + len(shifts) * ROUND_OFF)
+    gram = gram + 2 * error * lengths[:, None] * lengths
+    least, s = math.inf, torch.ones_like(lengths)
+    for _ in range(200):
+        longer = gram @ s
+        ratios = longer / s
+        least = min(least, float(ratios.max()))
+        if ratios.max() <= (1 + 1e-9) * ratios.min():
+            break
+        s = (longer / longer.max().clamp_min(torch.finfo(s.dtype).tiny)).clamp_min(1e-6)
+    return least * (1 + 2 * (len(s) + 2) * ROUND_OFF) * OUTWARD
 
 
 def _autocorrelation(taps: Tensor, shift: Sequence[int]) -> Tensor:

@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from lipspline._infra import checks
 from lipspline.functional.knots import FreeKnots, free_knot_spline, merge_slopes, sparsest_interpolant
 from lipspline.functional.spline import difference, grid, integrate
+from lipspline.nn.fold import copied
 from lipspline.nn.inference import FoldedSpline, FreeKnotSpline
 from lipspline.nn.spline import LinearSpline
 
@@ -45,6 +46,7 @@ def tv2(model: nn.Module) -> Tensor:
         >>> round(tv2(LinearSpline(3, init="abs")).item(), 3)
         6.0
     """
+    checks.module("tv2", model)
     terms = [difference(spline.slopes()).abs().sum() for spline in linear_splines(model).values()]
     return torch.stack(terms).sum() if terms else torch.zeros(())
 
@@ -57,6 +59,9 @@ def effective_regions(model: nn.Module, threshold: float = 0.01) -> EffectiveReg
         >>> effective_regions(nn.Sequential(LinearSpline(2, init="abs"), LinearSpline(2))).layers
         {'0': 2.0, '1': 1.0}
     """
+    checks.module("effective_regions", model)
+    if not checks.number("threshold", threshold) >= 0:
+        raise ValueError(f"threshold must be a difference of slopes, at least 0, but is {threshold!r}.")
     slopes = {
         name: layer.slopes() if isinstance(layer, LinearSpline) else layer.slopes
         for name, layer in model.named_modules()
@@ -118,6 +123,7 @@ def sparsify(
         >>> sparsify(layer)[1].overall
         RegionCounts(before=4.0, after=2.0)
     """
+    checks.module("sparsify", model)
     if tol is not None:
         checks.positive("tol", tol, "It is a difference of slopes.")
     if not _splines(model):
@@ -125,12 +131,17 @@ def sparsify(
             "sparsify removes knots from LinearSpline, FoldedSpline and FreeKnotSpline layers, but the model has none."
         )
     before = _regions(model)
-    sparse = copy.deepcopy(model).eval()
+    if inputs is not None:
+        _check_inputs(inputs)
+    sparse = copied(model).eval()
     if tol is not None or inputs is None:
         sparse = _replace(sparse, lambda _, layer: _merged(layer, DEFAULT_TOL if tol is None else tol))
     if inputs is not None:
         seen = _preactivations(sparse, inputs)
-        sparse = _replace(sparse, lambda name, layer: _interpolating(layer, seen[name]) if name in seen else layer)
+        sparse = _replace(
+            sparse,
+            lambda name, layer: _interpolating(layer, seen[name]) if name in seen and _is_no_more(layer) else layer,
+        )
     return sparse, _report(before, _regions(sparse))
 
 
@@ -187,6 +198,19 @@ def _folded(layer: FoldedSpline, slopes: Tensor, values: Tensor) -> FoldedSpline
     folded = copy.deepcopy(layer)
     folded.slopes, folded.mean = slopes.to(layer.slopes), values.mean(dim=-1).to(layer.mean)
     return folded.refresh()
+
+
+def _is_no_more(layer: SplineLayer) -> bool:
+    """Whether a layer is its splines and nothing else: no forward of its own, no hooks that would be lost."""
+    known = (kind.forward for kind in (LinearSpline, FoldedSpline, FreeKnotSpline))
+    hooked = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
+    return not hooked and any(type(layer).forward is forward for forward in known)
+
+
+def _check_inputs(inputs: object) -> None:
+    if not isinstance(inputs, Tensor) or not inputs.numel():
+        given = f"the shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else f"a {type(inputs).__name__}"
+        raise ValueError(f"inputs must be a tensor, a batch of at least one input, but got {given}.")
 
 
 def _preactivations(model: nn.Module, inputs: Tensor) -> dict[str, list[Tensor]]:

@@ -56,6 +56,7 @@ def activation_curves(model: nn.Module, *, per_layer: int = 16) -> dict[str, lis
         >>> curve.x.tolist(), curve.knots.tolist(), curve.reach
         ([-1.0, 0.0, 0.0, 1.0], [0.0], 1.0)
     """
+    checks.module("activation_curves", model)
     checks.at_least("per_layer", per_layer, 1)
     layers = ((name, layer) for name, layer in model.named_modules() if isinstance(layer, Learned))
     return {name: _layer_curves(layer, per_layer) for name, layer in layers}

@@ -56,7 +56,7 @@ def save(model: Network, path: str | os.PathLike[str], provenance: dict[str, Any
     if not isinstance(model, Network):
         raise ValueError(
             f"save writes networks made by models.denoiser or models.mlp, but got a {type(model).__name__}. "
-            f"For other modules use safetensors on their state_dict."
+            f"For other modules use torch.save, or safetensors with contiguous tensors, on their state_dict."
         )
     ordinary = plain(model)
     certificate = certify(ordinary)

@@ -2,6 +2,7 @@
 
 import math
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,7 +11,9 @@ from torch.nn.utils import parametrize
 
 from lipspline import kernels
 from lipspline._infra import checks
+from lipspline._infra.files import write_whole
 from lipspline.certification import layer_bound
+from lipspline.certification.graph import quiet
 from lipspline.certification.inspection import unwrapped
 from lipspline.nn.convolutions import Conv2d
 from lipspline.nn.fold import fold
@@ -38,7 +41,7 @@ def plain(model: nn.Module) -> nn.Module:
         >>> type(layer).__name__, certify(layer).upper <= 1
         ('Linear', True)
     """
-    model = unwrapped(model)
+    model = unwrapped(checks.module("plain", model))
     targets = {
         name: constraint.lipschitz
         for name, layer in model.named_modules()
@@ -95,21 +98,41 @@ def _rounding(weight: Tensor) -> tuple[float, float]:
     return eps * math.sqrt(rank), 1 + eps / 8
 
 
-def to_onnx(model: nn.Module, path: str | os.PathLike[str], input_shape: tuple[int, ...]) -> None:
+def to_onnx(
+    model: nn.Module, path: str | os.PathLike[str], input_shape: tuple[int, ...], *, force: bool = False
+) -> None:
     """Export the plain form of a model to ONNX, with the batch and the image size left free.
+
+    The file appears whole or not at all.
 
     Args:
         model: any model that `plain` accepts.
         path: the file to write.
         input_shape: shape of one input, without batch.
+        force: replace a file that exists.
     """
     checks.require("onnxscript", "onnx", "Exporting to ONNX")
-    example = torch.zeros(2, *input_shape)
+    target = Path(path)
+    if os.path.lexists(target) and (target.is_dir() or not force):
+        way = "" if target.is_dir() else ", or replace it with force=True"
+        raise FileExistsError(f"{target} exists already. Choose another name{way}.")
+    if not isinstance(input_shape, (tuple, list)) or not all(isinstance(n, int) and n > 0 for n in input_shape):
+        raise ValueError(
+            f"input_shape must be the shape of one input without batch, such as (3, 32, 32), but is {input_shape!r}."
+        )
+    dtype = next((p.dtype for p in checks.module("to_onnx", model).parameters()), torch.float32)
+    program = _as_onnx(model, torch.zeros(2, *input_shape, dtype=dtype))
+    write_whole(target, program.SerializeToString())
+
+
+def _as_onnx(model: nn.Module, example: Tensor) -> Any:
     free = {0: torch.export.Dim.AUTO, **dict.fromkeys(range(2, example.ndim), torch.export.Dim.AUTO)}
-    program = torch.export.export(plain(model), (example,), dynamic_shapes=(free,))
-    converted = torch.onnx.export(program.run_decompositions(_in_plain_torch()), dynamo=True, verbose=False)
+    ordinary = plain(model)
+    with quiet():
+        program = torch.export.export(ordinary, (example,), dynamic_shapes=(free,))
+        converted = torch.onnx.export(program.run_decompositions(_in_plain_torch()), dynamo=True, verbose=False)
     assert converted is not None
-    converted.save(os.fspath(path))
+    return converted.model_proto
 
 
 def _in_plain_torch() -> dict[Any, Any]:

@@ -38,7 +38,7 @@ def read_node(node: Any) -> OnnxNode:
 
     attributes: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     attributes = {k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()}
-    if node.op_type == "Constant" and "value" in attributes:
+    if node.op_type in ("Constant", "ConstantOfShape") and "value" in attributes:
         attributes = {"value": numpy_helper.to_array(attributes["value"])}
     kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
     if kind == "Split":

@@ -111,10 +111,10 @@ def preactivation_bound(network: nn.Sequential, radius: float) -> float:
 
 def _layers(network: nn.Sequential) -> list[nn.Module]:
     """The layers of a dense network in order, nested sequences opened, each of a kind that [prop:SameExp] covers."""
-    layers = list(_opened(network))
+    layers = list(_opened(checks.module("rewrite", network)))
     known = (nn.Linear, *KINDS)
     for position, layer in enumerate(layers):
-        if not isinstance(layer, known):
+        if not any(isinstance(layer, kind) and type(layer).forward is kind.forward for kind in known):
             raise ValueError(
                 f"rewrite works on dense networks made of {', '.join(kind.__name__ for kind in known)}, but layer "
                 f"{position} is a {type(layer).__name__}. Rewrite the dense part alone, or write the layer with these."
@@ -127,12 +127,13 @@ def _layers(network: nn.Sequential) -> list[nn.Module]:
     return layers
 
 
-def _opened(network: nn.Sequential) -> Iterator[nn.Module]:
-    for child in network:
-        if isinstance(child, nn.Sequential):
+def _opened(network: nn.Module) -> Iterator[nn.Module]:
+    """The layers of rows within rows. What has a forward of its own is no row, whatever it inherits from."""
+    if isinstance(network, nn.Sequential) and type(network).forward is nn.Sequential.forward:
+        for child in network:
             yield from _opened(child)
-        else:
-            yield child
+    else:
+        yield network
 
 
 def _check_bound(layers: list[nn.Module], inputs: Tensor, bound: float) -> None:

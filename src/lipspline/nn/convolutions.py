@@ -101,7 +101,8 @@ class OrthogonalConvolution(Constraint):
     def raw_factors(self, matrix: Tensor, bases: Tensor) -> tuple[Tensor, ...]:
         """Raw parameters of the factors of a kernel; bases without entries (one tap, one channel) are none."""
         self._shape_of_bases = bases.shape
-        return (self.matrix.raw(matrix), self.bases.raw(bases)) if bases.numel() else (self.matrix.raw(matrix),)
+        raw = (self.matrix.raw(matrix), self.bases.raw(bases)) if bases.numel() else (self.matrix.raw(matrix),)
+        return tuple(part.contiguous() for part in raw)  # safetensors writes no others
 
 
 class SpectralConvolution(Spectral):

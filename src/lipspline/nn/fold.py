@@ -27,9 +27,22 @@ def freeze(model: nn.Module) -> nn.Module:
     return _fold(model, weights_as_run)
 
 
+def copied(model: nn.Module) -> nn.Module:
+    """A deep copy. Tensors that belong to a graph of autograd, as a `forward` may keep them, are copied without it."""
+    kept = {id(tensor): tensor for part in model.modules() for tensor in _tensors_in(list(vars(part).values()))}
+    return copy.deepcopy(model, {at: tensor.detach().clone() for at, tensor in kept.items() if not tensor.is_leaf})
+
+
+def _tensors_in(value: object) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return [tensor for part in parts for tensor in _tensors_in(part)]
+
+
 @torch.no_grad()
 def _fold(model: nn.Module, weights: Callable[[nn.Module], dict[str, Tensor]]) -> nn.Module:
-    folded = copy.deepcopy(model).eval()
+    folded = copied(model).eval()
     for parent in list(folded.modules()):
         for name, child in parent._modules.items():
             if child is not None and _is_spline(child):

@@ -362,7 +362,12 @@ def _reference(reference: Tensor | None, like: Tensor) -> Tensor:
         return torch.zeros_like(like)
     if reference.is_complex() and not like.is_complex():
         raise ValueError(f"The reference is complex ({reference.dtype}), but the images are real ({like.dtype}).")
-    return checks.finite("reference", reference.to(like)).expand_as(like)
+    try:
+        return checks.finite("reference", reference.to(like)).expand_as(like)
+    except RuntimeError:
+        raise ValueError(
+            f"The reference has the shape {tuple(reference.shape)}, which does not fit images of {tuple(like.shape)}."
+        ) from None
 
 
 def _certificate(

@@ -60,6 +60,7 @@ def param_groups(
         >>> [(group["lr"], len(group["params"])) for group in param_groups(model, lr=0.4)]
         [(0.4, 4), (0.1, 1), (0.01, 1)]
     """
+    checks.module("param_groups", model)
     checks.positive("lr", lr)
     rates = {
         "weights": lr,
