@@ -13,12 +13,13 @@ from lipspline.formats import ct, mri, pictures
 from lipspline.formats.bart import pair
 from lipspline.formats.kspace import LazyKspace
 from lipspline.formats.output import CERTIFICATE, PAGE, Output, read_certificate
-from lipspline.formats.sinograms import Sinograms, read_sinograms
+from lipspline.formats.sinograms import read_sinograms
 from lipspline.formats.trajectories import NonCartesianKspace
 from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume, voxel_size
 from lipspline.imaging.coils import FROM_SILENCE
-from lipspline.imaging.counts import negative_note, refuse_counts, refuse_small, refuse_uneven_sums
+from lipspline.imaging.counts import RADON, negative_note, refuse_counts
+from lipspline.imaging.orientation import second_half_mirrors_first, seems_sinogram
 from lipspline.networks.files import load
 
 
@@ -98,8 +99,8 @@ def inspect_sinograms(path: Path) -> Finding | None:
     found = read_sinograms(path)
     if len(found.data) == 1 and _coloured(_picture(path)):
         return None
-    turned = found.flat is None and not _seems_sinogram(found)
-    if turned and not _seems_sinogram(found := found.transposed()):
+    turned = found.flat is None and not seems_sinogram(found)
+    if turned and not seems_sinogram(found := found.transposed()):
         raise FileError(f"{path} is no sinogram: the sums over its rows, and those over its columns, vary too much.")
     slices, angles, detectors = found.data.shape
     if found.flat is None:
@@ -120,8 +121,10 @@ def inspect_sinograms(path: Path) -> Finding | None:
         "fan beam" if fan else "parallel beams",
         "as many pixels as detectors",
     )
+    whole_turn = found.angles is None and not fan and second_half_mirrors_first(found.data[slices // 2])
+    arc = "a whole turn, for the second half mirrors the first," if whole_turn else "half a turn"
     missing = (
-        *(() if found.angles is not None else ("the angles: spread evenly over half a turn unless angles= says more",)),
+        *(() if found.angles is not None else (f"the angles: spread evenly over {arc} unless angles= says more",)),
         *(() if found.pixel is not None else ("the size of a pixel, pixel_size= in millimetres: else per pixel",)),
     )
     what = "Counts with flat fields" if counts else "Sinograms, if its rows are angles and its columns detectors"
@@ -130,18 +133,9 @@ def inspect_sinograms(path: Path) -> Finding | None:
         what = "Sinograms whose columns are angles and whose rows are detectors, as radon of scikit-image returns them"
         command += " convention=scikit-image"
         missing = (*missing, "the convention: transpose=True instead, if another program than scikit-image made it")
+    elif found.angles is None and not counts:
+        missing = (*missing, f"the convention: give {RADON}")
     return Finding(what, facts, command, steps, missing)
-
-
-def _seems_sinogram(found: Sinograms) -> bool:
-    """Whether the middle slice is large enough, and its sums over the detectors are those of one object."""
-    number = len(found.data) // 2
-    try:
-        refuse_small(*found.data.shape[1:])
-        refuse_uneven_sums(found.data[number], number)
-    except ValueError:
-        return False
-    return True
 
 
 def inspect_picture(path: Path) -> Finding | None:
