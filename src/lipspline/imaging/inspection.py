@@ -166,6 +166,10 @@ def inspect_result(path: Path) -> Finding | None:
     name = next((path.name.removesuffix(end) for end in (CERTIFICATE, PAGE) if path.name.endswith(end)), path.name)
     image = path.with_name(name)
     certificate = read_certificate(Output(image).certificate)
+    if certificate is None and path.suffix == CERTIFICATE and path.is_file():
+        raise FileError(
+            f"{path} is truncated or was changed since lipspline wrote it as a certificate, or it is no certificate."
+        )
     if certificate is None:
         return None
     slices, prior = certificate.get("slices"), certificate.get("prior")
@@ -222,10 +226,13 @@ def inspect_file(path: str | Path) -> Inspection:
         try:
             found = inspector(path)
         except (ValueError, OSError, ImportError) as error:
-            problems.append(f"{name}: {error}")
+            problems.append((name, error))
         else:
             findings += [] if found is None else [found]
-    return Inspection(path, _bytes(path), tuple(findings), tuple(problems))
+    # who knows the format and cannot read the file says why; others only that they do not know it
+    known = [(name, error) for name, error in problems if "is not in a known format" not in str(error)]
+    words = tuple(f"{name}: {error}" for name, error in known or problems)
+    return Inspection(path, _bytes(path), tuple(findings), words)
 
 
 def of_kspace(kspace: LazyKspace) -> Finding:
