@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lipspline._infra import files
-from lipspline.formats import output
+from lipspline.formats import output, writers
 from lipspline.formats.volume import Volume
 from lipspline.imaging import Problem, Scan
 from lipspline.imaging.cache import Slice, SliceImages
@@ -72,7 +72,7 @@ class LabResult:
             volume = Volume((values.abs() if values.is_complex() else values).float(), self.scan.affine, self.scan.unit)
             description = f"lipspline lab. {self.scan.summary}"
             complex_values = values if values.is_complex() else None
-            output.write(path, output.Image(volume, self.scan.modality, description, complex_values))
+            writers.write(path, writers.Image(volume, self.scan.modality, description, complex_values))
         return path
 
     @property
