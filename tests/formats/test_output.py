@@ -82,6 +82,10 @@ def test_bart_itself_has_the_image_at_its_place(tmp_path):
     assert found.tolist() == [float(VOLUME.slices[1, 5, 2])]
 
 
+def test_all_that_is_written_is_named():
+    assert [path.name for path in Output("o.cfl", page=True).written] == ["o.cfl", "o.hdr", "o.cfl.html", "o.cfl.json"]
+
+
 def test_a_header_of_bart_that_is_not_ours_is_never_replaced(tmp_path):
     (tmp_path / "o.hdr").write_text("# Dimensions\n8 7\n")
     with pytest.raises(FileExistsError, match=r"o\.hdr exists, and lipspline did not write it"):

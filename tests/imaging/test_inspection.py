@@ -169,6 +169,12 @@ def test_a_certificate_that_is_not_whole_is_said_to_be_truncated_or_changed(size
     assert "is truncated or was changed since lipspline wrote it as a certificate" in problem
 
 
+def test_a_result_for_bart_is_known_by_both_files(tmp_path):
+    ls.reconstruct(sample_files.single_coil(), prior="tv", max_steps=3).save(tmp_path / "o.cfl")
+    for name in ("o.cfl", "o.hdr", "o.cfl.json"):
+        assert inspect_file(tmp_path / name).findings[0].what == "A result of lipspline"
+
+
 def test_only_the_reader_of_its_format_speaks_of_a_damaged_file(tmp_path):
     weights = tmp_path / "net.safetensors"
     ls.models.save(ls.models.mlp(2, 1), weights)

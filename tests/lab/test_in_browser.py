@@ -368,6 +368,7 @@ def test_a_page_that_is_opened_again_shows_the_result_and_its_settings(window):
     assert [named(window, name).get_attribute("value") for name in names] == before
     assert text(window, "section") == shown
     assert window.find_element(By.ID, "iterate").is_displayed()
+    assert window.find_elements(By.CSS_SELECTOR, "#chart svg")
     assert not window.find_element(By.ID, "stale").is_displayed()
     set_value(window, named(window, "noise-mri"), 0.03)
     assert window.find_element(By.ID, "stale").is_displayed()

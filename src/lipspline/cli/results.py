@@ -149,6 +149,5 @@ def text(result: Reconstruction, output: Output) -> str:
     if gains:
         lines.append(f"{', '.join(gains)} (mean over slices, profile paper)")
     lines += _compared(result)
-    written = [*(output.beside(ending) for ending in output.endings), output.certificate]
-    lines.append(f"Written: {', '.join(map(str, written))}")
+    lines.append(f"Written: {', '.join(map(str, output.written))}")
     return "\n".join(lines)

@@ -62,7 +62,7 @@ class Output:
         return (self.path,) if header is None else (self.path, header)
 
     @property
-    def _written(self) -> tuple[Path, ...]:
+    def written(self) -> tuple[Path, ...]:
         """All that is written, the certificate last."""
         return (*self.files, *(self.beside(ending) for ending in (*self.endings[1:], CERTIFICATE)))
 
@@ -149,7 +149,7 @@ class Output:
     def _check_places(self, inputs: tuple[Path, ...]) -> None:
         if self.path.name in ("", ".", ".."):
             raise ValueError(f"The output {str(self.path)!r} is no name of a new file or folder. Name one in it.")
-        places = [*self._written, self.parts]
+        places = [*self.written, self.parts]
         files.check_names(places)
         for place in places:
             files.check_apart(place, inputs)
@@ -157,7 +157,7 @@ class Output:
 
     def _check_targets(self, force: bool) -> None:
         known = self._known()
-        for target in self._written:
+        for target in self.written:
             if not os.path.lexists(target):
                 continue
             if foreign := self._foreign(target, known):

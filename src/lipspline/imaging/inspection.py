@@ -9,8 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from lipspline.formats import ct, mri, pictures
-from lipspline.formats.bart import pair
+from lipspline.formats import bart, ct, mri, pictures
 from lipspline.formats.kspace import LazyKspace
 from lipspline.formats.output import CERTIFICATE, PAGE, Output, read_certificate
 from lipspline.formats.sinograms import read_sinograms
@@ -88,7 +87,7 @@ def inspect_mri(path: Path) -> Finding | None:
     if isinstance(found, Volume) and len(found.slices) == 1 and _coloured(_picture(path)):
         return None  # a photograph; scanners make gray images
     if isinstance(found, LazyKspace):
-        seen, apart = of_kspace(found), path.suffix.lower() in (".npy", ".npz") or pair(path) is not None
+        seen, apart = of_kspace(found), path.suffix.lower() in (".npy", ".npz") or bart.pair(path) is not None
         word = "the trajectory, if it is not Cartesian: give trajectory=FILE. k-space is then readouts x samples"
         return replace(seen, missing=(*seen.missing, word)) if apart else seen
     return of_samples(found) if isinstance(found, NonCartesianKspace) else of_images(found)
@@ -165,6 +164,7 @@ def inspect_result(path: Path) -> Finding | None:
     """A result of this program, by its image, certificate or page, where the certificate is beside it."""
     name = next((path.name.removesuffix(end) for end in (CERTIFICATE, PAGE) if path.name.endswith(end)), path.name)
     image = path.with_name(name)
+    image = image.with_suffix(bart.VALUES) if image.suffix == bart.HEADER else image
     certificate = read_certificate(Output(image).certificate)
     if certificate is None and path.suffix == CERTIFICATE and path.is_file():
         raise FileError(
@@ -219,7 +219,7 @@ def inspect_file(path: str | Path) -> Inspection:
         2
     """
     path = Path(path)
-    if not path.exists() and pair(path) is None:
+    if not path.exists() and bart.pair(path) is None:
         raise FileNotFoundError(f"There is no file {path}.")
     findings, problems = [], []
     for name, inspector in INSPECTORS.items():
@@ -346,4 +346,4 @@ def _first(read: Callable[..., Any], path: Path) -> Any:
 
 def _bytes(path: Path) -> int:
     files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in pair(path) or files if file.is_file())
+    return sum(file.stat().st_size for file in bart.pair(path) or files if file.is_file())

@@ -146,7 +146,7 @@
     at("result").hidden = false;
   }
   // What was reconstructed before the page was loaded, and the settings it was made with.
-  function restore({ request, section, image, quality }) {
+  function restore({ request, section, image, quality, chart }) {
     const there = choices.images.some((one) => one.name === request.image); // the oldest files go
     if (there) {
       form.elements.image.value = request.image;
@@ -165,6 +165,7 @@
     present(section);
     picture("iterate", image);
     at("iterate-psnr").textContent = decibel(quality);
+    at("chart").innerHTML = chart;
     solved = there ? JSON.stringify(settings()) : "";
     pictured = solved;
   }

@@ -191,6 +191,10 @@ class Session:
             "section": result.section,
             "image": picture(shown_window(problem), problem.image(value)),
             "quality": problem.quality(value),
+            "chart": residual_chart(
+                {"change": list(result.solved[-1].solution.images[0].residuals)},
+                tolerance(result.strength.served, ITERATION),
+            ),
         }
 
     def _measure(self, measurement: Measurement) -> tuple[Scan, Problem]:
