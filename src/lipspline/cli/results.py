@@ -67,9 +67,10 @@ def interrupted(output: Output, slices: int) -> str:
     done = kept(output.parts)
     if not done:
         return f"none of {slices} slice(s) was finished, and nothing is kept: the same command begins again."
+    left = "does the others and" if len(done) < slices else "does what is left besides, and"
     return (
         f"{len(done)} of {slices} slice(s) are finished (number {numbers(done)}) and kept in {output.parts}. The same "
-        f"command does the others and writes {output.path}; to begin again, remove that folder first."
+        f"command {left} writes {output.path}; to begin again, remove that folder first."
     )
 
 
