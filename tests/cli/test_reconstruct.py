@@ -579,3 +579,11 @@ def test_a_run_that_is_stopped_after_the_last_slice_has_no_others_to_do(tmp_path
     said = interrupted(Output(tmp_path / "o.npy"), 2)
     assert said.startswith("2 of 2 slice(s) are finished")
     assert "The same command does what is left besides, and writes" in said
+
+
+def test_an_axis_beside_the_middle_is_said_with_the_flags_that_help(run, tmp_path):
+    across, angles = np.arange(32.0), np.linspace(0, np.pi, 40, endpoint=False)[:, None]
+    np.save(tmp_path / "s.npy", np.sqrt(np.clip(64 - (across - 16 - 3 * np.cos(angles)) ** 2, 0, None)))
+    code, _, errors = run("ct", tmp_path / "s.npy", tmp_path / "o.npy")
+    assert code == 0
+    assert "Give --axis auto, or --convention scikit-image" in errors

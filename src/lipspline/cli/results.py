@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Sequence
 
+from lipspline.cli.program import translated
 from lipspline.formats.output import Output
 from lipspline.imaging.cache import Slice, kept
 from lipspline.imaging.held_out import HELD
@@ -59,7 +60,7 @@ def warnings(result: Reconstruction) -> list[str]:
             f"slice(s) {_numbers(vague)}: whether the image fits the measurements is doubtful (off by "
             f"{percent(worst.value)}, noise {percent(worst.noise)}). {doubt(worst)} {TO_CHECK[result.scan.modality]}"
         )
-    return [*sentences, *result.scan.notes]
+    return [*sentences, *(translated(note) for note in result.scan.notes)]
 
 
 def interrupted(output: Output, slices: int) -> str:
