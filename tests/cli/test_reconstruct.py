@@ -18,7 +18,9 @@ import torch
 import sample_files
 from lipspline import cli
 from lipspline.cli.program import SliceDisplay, parse_number, parse_slices
+from lipspline.cli.results import interrupted
 from lipspline.formats import mri as files
+from lipspline.formats.output import Output
 from lipspline.formats.volume import Volume
 from lipspline.functional.quality import psnr
 from lipspline.imaging.reconstruction import carry_out
@@ -287,8 +289,6 @@ def test_a_run_that_fails_leaves_no_output_but_what_it_needs_to_go_on(run, tmp_p
 
 
 def test_parts_of_an_input_that_has_changed_are_not_used(run, tmp_path, monkeypatch):
-    from lipspline.formats.output import Output
-
     source = sample_files.write_npy(tmp_path / "v.npy", sample_files.images())
     options, ramp = ("--simulate", "--acceleration", 1.5, "--center", 0.5), np.linspace(0, 1, 16, dtype=np.float32)
     with monkeypatch.context() as patch:
@@ -568,3 +568,22 @@ def test_without_other_priors_the_trial_is_shown_alone():
     shown = SliceDisplay(seen, slices=2, first=0, rivals=0)
     shown.tell(1, 1, "choosing the strength, trial 2 of at most 6")
     assert seen.lines[-1] == (0, 2, "0/2, choosing the strength, trial 2 of at most 6", None)
+
+
+def test_a_run_that_is_stopped_after_the_last_slice_has_no_others_to_do(tmp_path):
+    parts = tmp_path / "o.npy.parts"
+    parts.mkdir()
+    for number in range(2):
+        (parts / f"slice-{number:05d}.safetensors").touch()
+    assert "The same command does the others and writes" in interrupted(Output(tmp_path / "o.npy"), 3)
+    said = interrupted(Output(tmp_path / "o.npy"), 2)
+    assert said.startswith("2 of 2 slice(s) are finished")
+    assert "The same command does what is left besides, and writes" in said
+
+
+def test_an_axis_beside_the_middle_is_said_with_the_flags_that_help(run, tmp_path):
+    across, angles = np.arange(32.0), np.linspace(0, np.pi, 40, endpoint=False)[:, None]
+    np.save(tmp_path / "s.npy", np.sqrt(np.clip(64 - (across - 16 - 3 * np.cos(angles)) ** 2, 0, None)))
+    code, _, errors = run("ct", tmp_path / "s.npy", tmp_path / "o.npy")
+    assert code == 0
+    assert "Give --axis auto, or --convention scikit-image" in errors

@@ -3,6 +3,8 @@
 import json
 import os
 import random
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipspline.formats import mri, output
+from lipspline.formats import bart, mri, output, writers
 from lipspline.formats.output import Output, read_certificate, seal
 from lipspline.formats.volume import Volume
 
@@ -27,7 +29,7 @@ ONE = Volume(VOLUME.slices[:1], AFFINE)
 
 @pytest.mark.parametrize("name", ["o.npy", "o.h5", "o.nii", "o.nii.gz", "o.tif", "series"])
 def test_a_volume_comes_back(name, tmp_path):
-    output.write(tmp_path / name, output.Image(VOLUME, "MR", "test"))
+    writers.write(tmp_path / name, writers.Image(VOLUME, "MR", "test"))
     found = mri.read(tmp_path / name)
     assert isinstance(found, Volume)
     torch.testing.assert_close(found.slices, VOLUME.slices, atol=1e-5, rtol=0)
@@ -41,28 +43,59 @@ def test_the_same_volume_gives_the_same_bytes(name, tmp_path):
     """So that a run that was interrupted ends bit-equal."""
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-        output.write(tmp_path / folder / name, output.Image(VOLUME, "MR", "test"))
+        writers.write(tmp_path / folder / name, writers.Image(VOLUME, "MR", "test"))
     assert snapshot(tmp_path / "a") == snapshot(tmp_path / "b")
 
 
 @pytest.mark.parametrize("name", ["o.png", "o.dcm"])
 def test_one_slice_fits_into_one_file(name, tmp_path):
-    output.write(tmp_path / name, output.Image(ONE, "MR", "test"))
+    writers.write(tmp_path / name, writers.Image(ONE, "MR", "test"))
     assert (tmp_path / name).is_file()
     with pytest.raises(ValueError, match=rf"{name} can hold one slice, but there are 3"):
-        output.writer(tmp_path / name, 3)
+        writers.writer(tmp_path / name, 3)
 
 
 def test_hdf5_keeps_the_phase(tmp_path):
     values = torch.randn(1, 8, 7, dtype=torch.complex64)
-    output.write(tmp_path / "o.h5", output.Image(ONE, "MR", "test", values))
+    writers.write(tmp_path / "o.h5", writers.Image(ONE, "MR", "test", values))
     with h5py.File(tmp_path / "o.h5") as file:
         assert np.array_equal(file["complex"][:], values.numpy())
 
 
+def test_bart_reads_what_is_written_for_it(tmp_path):
+    values = torch.complex(VOLUME.slices, -VOLUME.slices)
+    for name, image in (("o.cfl", values), ("p.cfl", None)):
+        writers.write(tmp_path / name, writers.Image(VOLUME, "MR", "test", image))
+        found = bart.read_maps(tmp_path / name)[:, 0]
+        assert torch.equal(found, values if image is not None else VOLUME.slices.to(torch.complex64))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["o.cfl", "o.hdr", "p.cfl", "p.hdr"]
+
+
+@pytest.mark.skipif(shutil.which("bart") is None, reason="BART is not installed")
+def test_bart_itself_has_the_image_at_its_place(tmp_path):
+    writers.write(tmp_path / "o.cfl", writers.Image(VOLUME, "MR", "test"))
+    for dimension, place, name in ((0, 5, "row"), (1, 2, "column"), (13, 1, "slice")):
+        source = {"row": "o", "column": "row", "slice": "column"}[name]
+        command = ["bart", "slice", str(dimension), str(place), tmp_path / source, tmp_path / name]
+        subprocess.run(command, check=True, capture_output=True)
+    found = np.fromfile(tmp_path / "slice.cfl", "<c8")
+    assert found.tolist() == [float(VOLUME.slices[1, 5, 2])]
+
+
+def test_all_that_is_written_is_named():
+    assert [path.name for path in Output("o.cfl", page=True).written] == ["o.cfl", "o.hdr", "o.cfl.html", "o.cfl.json"]
+
+
+def test_a_header_of_bart_that_is_not_ours_is_never_replaced(tmp_path):
+    (tmp_path / "o.hdr").write_text("# Dimensions\n8 7\n")
+    with pytest.raises(FileExistsError, match=r"o\.hdr exists, and lipspline did not write it"):
+        write(tmp_path / "o.cfl", force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["o.hdr"]
+
+
 def test_unknown_endings_are_refused_before_the_work(tmp_path):
     with pytest.raises(ValueError, match=r"o\.xyz is not in a known format.*\.nii\.gz"):
-        output.writer(tmp_path / "o.xyz", 1)
+        writers.writer(tmp_path / "o.xyz", 1)
 
 
 # Outputs with what belongs to them
@@ -74,6 +107,8 @@ def make(target: Output, text: str = "new", files: int = 3) -> Callable[[Path], 
     def write(draft: Path) -> None:
         if target.path.suffix:
             draft.write_text(text)
+            if target.path.suffix == ".cfl":
+                draft.with_suffix(".hdr").write_text(f"header of {text}")
         else:
             draft.mkdir()
             for number in range(files):
@@ -119,19 +154,21 @@ def pair_is_right(path: Path) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", ["o.npy", "series"])
+@pytest.mark.parametrize("name", ["o.npy", "o.cfl", "series"])
 @pytest.mark.parametrize("page", [False, True])
 def test_the_certificate_holds_the_checksums_and_nothing_else_is_left(name, page, tmp_path):
     document = write(tmp_path / name, page=page)
-    inside = {"o.npy": ["o.npy"], "series": [f"series/000{i}.dcm" for i in (1, 2, 3)]}[name]
+    inside = {"o.npy": ["o.npy"], "o.cfl": ["o.cfl", "o.hdr"], "series": [f"series/000{i}.dcm" for i in (1, 2, 3)]}[
+        name
+    ]
     assert sorted(document["files"]) == sorted([*inside, *([f"{name}.html"] if page else [])])
     assert read_certificate(tmp_path / f"{name}.json") == document
-    expected = {name, f"{name}.json", *([f"{name}.html"] if page else [])}
+    expected = {*(inside if "." in name else [name]), f"{name}.json", *([f"{name}.html"] if page else [])}
     assert {path.name for path in tmp_path.iterdir()} == expected
     assert pair_is_right(tmp_path / name)
 
 
-@pytest.mark.parametrize("name", ["o.npy", "series"])
+@pytest.mark.parametrize("name", ["o.npy", "o.cfl", "series"])
 def test_a_result_is_replaced_as_a_whole_with_force_only(name, tmp_path):
     write(tmp_path / name, "old", page=True)
     before = snapshot(tmp_path)
@@ -140,7 +177,8 @@ def test_a_result_is_replaced_as_a_whole_with_force_only(name, tmp_path):
     assert snapshot(tmp_path) == before
     write(tmp_path / name, "new", force=True, files=1)
     assert pair_is_right(tmp_path / name)
-    assert {path.name for path in tmp_path.iterdir()} == {name, f"{name}.json"}  # the old page went with its image
+    names = {path.name for path in tmp_path.iterdir()} - {"o.hdr"}
+    assert names == {name, f"{name}.json"}  # the old page went with its image
     if name == "series":
         assert [file.name for file in (tmp_path / name).iterdir()] == ["0001.dcm"]
 
@@ -366,7 +404,7 @@ def kill_everywhere(fuse: Fuse, tmp_path: Path, prepare: Callable, run: Callable
         changes += 1
 
 
-@pytest.mark.parametrize("name", ["o.npy", "series"])
+@pytest.mark.parametrize("name", ["o.npy", "o.cfl", "series"])
 def test_killed_at_any_change_the_same_command_finishes_bit_equal(name, fuse, tmp_path):
     def run(root):
         write(root / name, page=True)
@@ -374,7 +412,7 @@ def test_killed_at_any_change_the_same_command_finishes_bit_equal(name, fuse, tm
     assert kill_everywhere(fuse, tmp_path, lambda root: None, run, run) > 20
 
 
-@pytest.mark.parametrize("name", ["o.npy", "series"])
+@pytest.mark.parametrize("name", ["o.npy", "o.cfl", "series"])
 def test_killed_while_replacing_the_same_command_finishes_bit_equal(name, fuse, tmp_path):
     def run(root):
         write(root / name, "new", page=True, force=True)

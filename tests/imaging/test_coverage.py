@@ -6,9 +6,10 @@ import torch
 
 import lipspline as ls
 import sample_files
-from lipspline.imaging.coverage import kspace_notes
+from lipspline.imaging.coverage import kspace_notes, trajectory_notes
 from lipspline.imaging.mri import NOISY_REFERENCE
 from lipspline.operators import cartesian_mask
+from lipspline.operators.mri import centred_fft
 
 
 @pytest.mark.parametrize(("acceleration", "said"), [(2, False), (4, False), (6, True), (8, True)])
@@ -38,3 +39,23 @@ def test_points_in_a_plane_are_counted_as_points():
     assert "Only 6.2 % of the points of k-space are used." in kspace_notes(mask)[0]
     assert "ghosts and blur in both directions" in kspace_notes(mask)[0]
     assert kspace_notes(torch.ones(32)) == ()
+
+
+@pytest.mark.parametrize(("spokes", "said"), [(4, True), (8, True), (32, False), (64, False)])
+def test_few_readouts_of_a_trajectory_are_told_with_what_to_expect(spokes, said):
+    simulated = ls.ScannerMRI(simulate=True, spokes=spokes).scan(torch.rand(64, 64))
+    again = ls.ScannerMRI(spokes=spokes).scan(centred_fft(torch.rand(64, 64).to(torch.complex64)))
+    for scan in (simulated, again):
+        few = [note for note in scan.notes if note != NOISY_REFERENCE]
+        assert bool(few) == said
+        if said:
+            assert few[0].startswith(f"The {spokes} readouts pass near ")
+            assert "Expect streaks and blur" in few[0]
+            assert "no certificate says that it is right" in few[0]
+
+
+def test_a_single_readout_may_measure_enough():
+    rows, columns = torch.meshgrid(torch.arange(-16.0, 16.0), torch.arange(-16.0, 16.0), indexing="ij")
+    points = torch.stack([rows, columns], dim=-1)
+    assert trajectory_notes(points.reshape(1, -1, 2), (32, 32)) == ()
+    assert trajectory_notes(points[:, ::8].reshape(1, -1, 2), (32, 32))[0].startswith("The readout passes near 11 %")

@@ -492,3 +492,52 @@ def test_angles_that_nobody_names_are_said_to_be_guessed():
 def test_a_curved_detector_without_a_fan_is_refused():
     with pytest.raises(ValueError, match="detector= is for fans"):
         MeasuredCT(Sinograms(torch.rand(1, 20, 24)), Scanner(detector="curved"))
+
+
+def radon_of(truth, degrees):
+    transform = pytest.importorskip("skimage.transform")
+    return torch.from_numpy(transform.radon(truth.numpy(), degrees)).float()
+
+
+@pytest.mark.parametrize("arc", [None, 180])
+def test_what_radon_returns_may_have_been_turned_before_it_was_saved(arc):
+    sinogram = radon_of(phantom(64), np.arange(0, 180, 3.0))
+    scanner = Scanner(convention="scikit-image", arc=arc)
+    as_returned, turned = (MeasuredCT(Sinograms(y[None]), scanner) for y in (sinogram, sinogram.mT))
+    torch.testing.assert_close(turned.problem(0).direct, as_returned.problem(0).direct)
+    assert turned.summary == as_returned.summary
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_evenly_spread_angles_of_a_whole_turn_are_noticed(noise):
+    sinogram = radon_of(phantom(64), np.arange(0, 360, 3.0))
+    sinogram += noise * torch.randn(sinogram.shape, generator=torch.Generator().manual_seed(0))
+    scan = MeasuredCT(Sinograms(sinogram[None]), Scanner(convention="scikit-image"))
+    known = MeasuredCT(Sinograms(sinogram[None]), Scanner(convention="scikit-image", arc=360))
+    torch.testing.assert_close(scan.problem(0).direct, known.problem(0).direct)
+    assert "the second half mirrors the first, taken to be evenly spread over 360 degrees" in scan.summary
+    half = MeasuredCT(Sinograms(sinogram[None, :, :60]), Scanner(convention="scikit-image"))
+    assert "evenly spread over 180 degrees" in half.summary
+
+
+def test_an_object_that_looks_the_same_from_both_sides_does_not_decide_about_the_turn():
+    disc = (torch.linspace(-1, 1, 64).view(-1, 1) ** 2 + torch.linspace(-1, 1, 64) ** 2 < 0.5).float()
+    square = torch.zeros(64, 64)
+    square[16:48, 16:48] = 1
+    for truth in (disc, square):
+        y = ParallelBeamCT(64, 60, 64, spacing=1.0).forward(truth[None, None])[0]
+        y = y + 0.3 * torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
+        assert "over 180 degrees" in MeasuredCT(Sinograms(y)).summary
+
+
+def test_an_axis_beside_the_middle_of_line_integrals_is_spoken_of():
+    sinogram = radon_of(phantom(64), np.arange(0, 180, 3.0)).mT
+    noisy = sinogram + 0.3 * torch.randn(sinogram.shape, generator=torch.Generator().manual_seed(0))
+    for y in (sinogram, noisy):
+        (note,) = MeasuredCT(Sinograms(y[None])).notes
+        assert "put the axis of rotation at detector 3" in note
+        assert "taken to be in the middle, at 31.5," in note
+        for known in (Scanner(convention="scikit-image"), Scanner(axis=32), Scanner(axis="middle")):
+            assert MeasuredCT(Sinograms(y[None]), known).notes == ()
+    centred = ParallelBeamCT(64, 60, 64, spacing=1.0).forward(phantom(64)[None, None])[0]
+    assert MeasuredCT(Sinograms(centred + noisy - sinogram)).notes == ()

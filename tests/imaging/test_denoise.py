@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from lipspline import cli
-from lipspline.formats import ct, dicom, nifti, output, pictures
+from lipspline.formats import ct, dicom, nifti, pictures, writers
 from lipspline.formats.volume import Volume
 from lipspline.imaging.denoise import denoise_file
 from lipspline.imaging.verify import verify
@@ -239,7 +239,7 @@ def test_volumes_keep_their_place_and_their_unit(name, tmp_path):
     clean = np.stack([np.linspace(-800, 400, 40) + 20 * k for k in range(3)])[:, None].repeat(36, 1)
     values = torch.from_numpy(clean + RNG.normal(0, 30, clean.shape)).float()
     volume = Volume(values, affine, "hounsfield", {"PatientID": "7"} if name == "series" else {})
-    output.write(tmp_path / name, output.Image(volume, "CT", "test"))
+    writers.write(tmp_path / name, writers.Image(volume, "CT", "test"))
     done = denoise_file(tmp_path / name, tmp_path / f"clean-{name}", model="ridge")
     found = ct.read(tmp_path / f"clean-{name}")
     assert torch.allclose(found.affine, affine)
@@ -319,7 +319,7 @@ def test_jpeg_is_not_written_and_the_sentence_says_what_is(name, weights, tmp_pa
     with pytest.raises(ValueError, match=r"JPEG changes the pixels. Name it .*out\.png"):
         denoise_file(tmp_path / "in.png", tmp_path / name, model=str(weights))
     with pytest.raises(ValueError, match=r"JPEG changes the pixels. Name it .*out\.png"):
-        output.writer(tmp_path / name, 1)
+        writers.writer(tmp_path / name, 1)
 
 
 def test_several_files_go_into_a_folder_under_their_names(tmp_path, weights, monkeypatch, capsys):

@@ -155,3 +155,33 @@ def test_frequency_zero_first_is_named_in_every_cartesian_format(name, axes, whe
 def test_frequency_zero_first_is_refused_in_arrays_too():
     with pytest.raises(ValueError, match="the array has frequency zero first"):
         ScannerMRI().scan(np.fft.ifftshift(sample_files.multi_coil(), axes=(-2, -1)))
+
+
+@pytest.mark.parametrize("size", [0, 20, 500, -3])
+def test_a_certificate_that_is_not_whole_is_said_to_be_truncated_or_changed(size, tmp_path):
+    done = ls.reconstruct(sample_files.single_coil(), prior="tv", max_steps=3)
+    done.save(tmp_path / "out.npy")
+    certificate = tmp_path / "out.npy.json"
+    certificate.write_bytes(certificate.read_bytes()[:size])
+    found = inspect_file(certificate)
+    assert not found.findings
+    (problem,) = found.problems
+    assert "is truncated or was changed since lipspline wrote it as a certificate" in problem
+
+
+def test_a_result_for_bart_is_known_by_both_files(tmp_path):
+    ls.reconstruct(sample_files.single_coil(), prior="tv", max_steps=3).save(tmp_path / "o.cfl")
+    for name in ("o.cfl", "o.hdr", "o.cfl.json"):
+        assert inspect_file(tmp_path / name).findings[0].what == "A result of lipspline"
+
+
+def test_only_the_reader_of_its_format_speaks_of_a_damaged_file(tmp_path):
+    weights = tmp_path / "net.safetensors"
+    ls.models.save(ls.models.mlp(2, 1), weights)
+    weights.write_bytes(weights.read_bytes()[:300])
+    (problem,) = inspect_file(weights).problems
+    assert problem.startswith("weights: ")
+    assert "truncated" in problem
+    kspace = sample_files.write_npy(tmp_path / "k.npy", sample_files.single_coil())
+    kspace.rename(tmp_path / "k.unknown")
+    assert len(inspect_file(tmp_path / "k.unknown").problems) == 2

@@ -221,7 +221,7 @@ def test_a_geometry_that_does_not_fit_the_data_is_told():
     sinogram += 0.02 * torch.randn(sinogram.shape, generator=torch.Generator().manual_seed(0))
     options = {"prior": "lls", "tol": 1e-3, "max_steps": 100}
     right = ls.reconstruct(sinogram, acquisition=ScannerCT(size=48, spacing=1.0, angles=turn), **options)
-    wrong = ls.reconstruct(sinogram, acquisition=ScannerCT(size=48, spacing=1.0), **options)
+    wrong = ls.reconstruct(sinogram, acquisition=ScannerCT(size=48, spacing=1.0, arc=180), **options)
     assert (len(right.fitting(Agreement.UNEXPLAINED)), len(wrong.fitting(Agreement.UNEXPLAINED))) == (0, 1)
     assert wrong.slices[0].misfit.value > 5 * right.slices[0].misfit.value
     assert wrong.document()["misfit_explained"] is False

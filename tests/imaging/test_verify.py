@@ -7,6 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
+import lipspline as ls
 import sample_files
 from lipspline import cli
 from lipspline.formats.output import seal, to_json
@@ -327,3 +328,15 @@ def test_whatever_a_certificate_holds_there_is_an_answer(copy):
         assert len(str(found)) < 20_000
         assert json.dumps(found.document())
     assert 20 < failed < 100  # some fields are only words
+
+
+def test_a_pair_of_bart_is_verified_by_either_name_and_renamed(tmp_path):
+    done = ls.reconstruct(sample_files.single_coil(), prior="tv", max_steps=3)
+    done.save(tmp_path / "o.cfl")
+    assert verify(tmp_path / "o.cfl").holds
+    assert verify(tmp_path / "o.hdr").holds
+    for ending in (".cfl", ".hdr", ".cfl.json"):
+        (tmp_path / f"o{ending}").rename(tmp_path / f"n{ending}")
+    assert verify(tmp_path / "n.cfl").holds
+    (tmp_path / "n.hdr").write_text("# Dimensions\n1 1\n")
+    assert not verify(tmp_path / "n.cfl").holds

@@ -5,13 +5,17 @@ import io
 import json
 import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import sample_files
 from lipspline import operators, priors
 from lipspline.imaging.strength import PRIOR
-from lipspline.lab.session import DOWNLOADS, ITERATION
+from lipspline.imaging.verify import verify
+from lipspline.lab.result import CERTIFICATES, DOWNLOADS
+from lipspline.lab.session import ITERATION
 from live_lab import ORDER, PIXELS
 
 
@@ -19,6 +23,18 @@ def npy(array):
     file = io.BytesIO()
     np.save(file, array)
     return file.getvalue()
+
+
+def download(lab, path):
+    """What a link of the page gives, as bytes, with the headers."""
+    connection = http.client.HTTPConnection("127.0.0.1", lab.port, timeout=30)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        assert response.status == 200, path
+        return response.read(), response.headers
+    finally:
+        connection.close()
 
 
 def test_the_files_of_the_page_are_there(lab):
@@ -195,7 +211,7 @@ def test_the_order_stands_in_the_report(lab):
 
 def test_there_is_nothing_to_keep_before_something_was_reconstructed(lab):
     kept, lab.session.result = lab.session.result, None
-    for path in ("/report.html", "/result.npy", "/result.json"):
+    for path in ("/report.html", "/result.npy", "/result.png.json", "/result"):
         assert lab.ask("GET", path)[0] == 404
     lab.session.result = kept
 
@@ -205,18 +221,13 @@ def test_the_image_can_be_kept_in_the_formats_of_the_library(lab, tmp_path):
     lab.finish(lab.order()[1]["job"])
     result = lab.session.result
     wanted = result.problem.image(result.solved[-1].solution.value) * result.problem.scale
-    for ending in (".npy", ".json", *DOWNLOADS):
-        connection = http.client.HTTPConnection("127.0.0.1", lab.port, timeout=30)
-        connection.request("GET", f"/result{ending}")
-        response = connection.getresponse()
-        content = response.read()
-        connection.close()
-        assert response.status == 200, (ending, content)
+    for ending in (*DOWNLOADS, *CERTIFICATES):
+        content, headers = download(lab, f"/result{ending}")
         stem = lab.session.catalogue.get(result.measurement.image).stem
-        assert response.headers["Content-Disposition"] == f'attachment; filename="{stem}-lipspline{ending}"'
+        assert headers["Content-Disposition"] == f'attachment; filename="{stem}-lipspline{ending}"'
         if ending == ".npy":
             np.testing.assert_allclose(np.load(io.BytesIO(content))[0], wanted, rtol=1e-6)
-        if ending == ".json":
+        if ending in CERTIFICATES:
             assert json.loads(content)["guaranteed"] is True
 
 
@@ -241,3 +252,29 @@ def test_a_page_that_is_loaded_again_is_told_that_there_is_a_result(lab):
 
 def test_the_page_says_what_to_use_for_a_certificate_that_can_be_verified(lab):
     assert "<code>lipspline verify</code>" in lab.ask("GET", "/")[1]
+
+
+@pytest.mark.parametrize("ending", DOWNLOADS)
+def test_a_download_with_its_certificate_is_verified(lab, tmp_path, monkeypatch, ending):
+    """The files as a browser saves them, one of them renamed, beside the file that was opened."""
+    monkeypatch.chdir(tmp_path)
+    Path("scan.npy").write_bytes(npy(sample_files.single_coil()))
+    name = lab.ask("POST", "/images?name=scan.npy", Path("scan.npy").read_bytes())[1]["name"]
+    lab.finish(lab.order(image=name, acceleration=2)[1]["job"])
+    for what, called in ((ending, f"mine{ending}"), (f"{ending}.json", f"scan-lipspline{ending}.json")):
+        Path(called).write_bytes(download(lab, f"/result{what}")[0])
+    found = verify(f"mine{ending}")
+    outcomes = {check.name: str(check.outcome) for check in found.checks}
+    assert found.holds, str(found)
+    assert {outcomes[name] for name in ("certificate", "files", "name", "input", "claims", "bound")} == {"holds"}
+    Path(f"mine{ending}").write_bytes(Path(f"mine{ending}").read_bytes() + b"x")
+    assert not verify(f"scan-lipspline{ending}.json").holds
+
+
+def test_the_result_is_told_again_with_the_settings_it_was_made_with(lab):
+    lab.finish(lab.order(beta=0.31)[1]["job"])
+    status, told, _ = lab.ask("GET", "/result")
+    assert status == 200
+    assert told["request"] == {**ORDER, "beta": 0.31}
+    assert told["section"] == lab.session.result.section
+    assert told["image"].startswith("data:image/png;base64,")

@@ -18,7 +18,8 @@ from lipspline.formats.volume import Volume
 from lipspline.lab import catalogue as module
 from lipspline.lab.catalogue import KEPT, LARGEST, Catalogue, Content, Models, prepare
 from lipspline.lab.request import Measurement
-from lipspline.lab.session import LabResult, simulated
+from lipspline.lab.result import LabResult
+from lipspline.lab.session import simulated
 from lipspline.priors import lookup
 
 
@@ -115,7 +116,8 @@ def test_an_image_that_is_downloaded_has_the_voxels_of_the_one_that_was_opened(r
     scan = simulated(catalogue.read(source, 1), Measurement(source.name, 1, "ct", 1.0, 3, 0.1, 0))
     problem = scan.problem(0)
     solved = SimpleNamespace(solution=SimpleNamespace(value=problem.direct))
-    (tmp_path / "r.nii.gz").write_bytes(LabResult(None, scan, problem, (solved,), b"").file(".nii.gz"))
+    kept = LabResult(None, scan, problem, (solved,), None, "", {}, "", b"")
+    (tmp_path / "r.nii.gz").write_bytes(kept.file(".nii.gz"))
     result = nibabel.load(tmp_path / "r.nii.gz")
     shrunk = rows / result.shape[1]
     np.testing.assert_allclose(result.header.get_zooms(), (0.5 * shrunk, 0.75 * shrunk, 4), rtol=1e-6)

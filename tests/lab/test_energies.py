@@ -9,7 +9,8 @@ from lipspline import priors
 from lipspline.imaging.problem import solve_problem, tolerance
 from lipspline.imaging.strength import choose
 from lipspline.lab.request import parse
-from lipspline.lab.session import DOWNLOADS, ITERATION
+from lipspline.lab.result import CERTIFICATES, DOWNLOADS
+from lipspline.lab.session import ITERATION
 from live_lab import ORDER
 
 ENERGIES = [name for name, prior in priors.catalogue().items() if prior.kind is priors.Kind.ENERGY]
@@ -76,9 +77,9 @@ def test_every_energy_is_watched_certified_and_kept(lab, model):
     solution = result.solved[-1].solution
     assert tuple(residuals) == tuple(solution.images[0].residuals)
     assert residuals[-1] <= tolerance(priors.resolve(model).at(), ITERATION) or not solution.converged
-    for ending in (".json", *DOWNLOADS):
+    for ending in (*CERTIFICATES, *DOWNLOADS):
         assert result.file(ending)
-    document = json.loads(result.file(".json"))
+    document = json.loads(result.file(".npy.json"))
     assert document["guaranteed"] is True
     page = lab.ask("GET", "/report.html")[1]
     assert "Certificate of" in page

@@ -39,6 +39,7 @@ window.EventSource = function (path) {
 @pytest.fixture
 def window(browser, lab):
     """The lab, freshly opened, its preview shown; at the end it must not have complained."""
+    lab.session.result = None  # of another test, which the page would show again
     emulate(browser)
     browser.get(lab.address)
     pick(browser, "image", "phantom")
@@ -349,3 +350,37 @@ def test_a_sinogram_is_reconstructed_as_it_was_measured(window, tmp_path):
         lambda _: "CT, 20 angles taken to be evenly spread over 180 degrees, 31 detectors" in text(window, "summary"),
     )
     assert not named(window, "angles").is_displayed()
+
+
+def test_a_page_that_is_opened_again_shows_the_result_and_its_settings(window):
+    set_value(window, named(window, "noise-mri"), 0.02)
+    pick(window, "model", "small")
+    set_value(window, named(window, "beta"), 0.31)
+    set_value(window, named(window, "strength"), 1)
+    run(window)
+    wait(window, lambda _: text(window, "status").startswith("Done"))
+    names = ("image", "noise-mri", "model", "beta", "strength")
+    before = [named(window, name).get_attribute("value") for name in names]
+    shown = text(window, "section")
+    window.refresh()
+    wait(window, lambda _: window.find_element(By.ID, "section").is_displayed())
+    wait(window, lambda _: "noise 0.02 added" in text(window, "summary"))
+    assert [named(window, name).get_attribute("value") for name in names] == before
+    assert text(window, "section") == shown
+    assert window.find_element(By.ID, "iterate").is_displayed()
+    assert window.find_elements(By.CSS_SELECTOR, "#chart svg")
+    assert not window.find_element(By.ID, "stale").is_displayed()
+    set_value(window, named(window, "noise-mri"), 0.03)
+    assert window.find_element(By.ID, "stale").is_displayed()
+
+
+def test_the_page_of_a_result_whose_file_is_gone_says_that_the_settings_are_others(window, lab, tmp_path):
+    np.save(tmp_path / "gone.npy", np.random.default_rng(0).random((24, 24)))
+    opened_file(window, tmp_path / "gone.npy")
+    pick(window, "model", "small")
+    run(window)
+    wait(window, lambda _: text(window, "status").startswith("Done"))
+    del lab.session.catalogue._sources[named(window, "image").get_attribute("value")]
+    window.refresh()
+    wait(window, lambda _: window.find_element(By.ID, "section").is_displayed())
+    wait(window, lambda _: window.find_element(By.ID, "stale").is_displayed())

@@ -32,7 +32,8 @@ from lipspline.cli.program import (
 )
 from lipspline.cli.results import interrupted, text, warnings
 from lipspline.cli.several import each
-from lipspline.formats.output import Output, writer
+from lipspline.formats.output import Output
+from lipspline.formats.writers import writer
 from lipspline.imaging.coils import Phase, Unknown, Whiten
 from lipspline.imaging.problem import Iteration
 from lipspline.imaging.reconstruction import carry_out
@@ -49,7 +50,8 @@ In = Annotated[Path, typer.Argument(metavar="IN", help="The measurement; images 
 Out = Annotated[
     Path,
     typer.Argument(
-        metavar="OUT", help=".nii.gz, .npy, .h5, .tif, .png, .dcm; a name without ending is a folder of DICOM files."
+        metavar="OUT",
+        help=".nii.gz, .npy, .h5, .tif, .cfl, .png, .dcm; a name without ending is a folder of DICOM files.",
     ),
 ]
 Simulate = Annotated[

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Sequence
 
+from lipspline.cli.program import translated
 from lipspline.formats.output import Output
 from lipspline.imaging.cache import Slice, kept
 from lipspline.imaging.held_out import HELD
@@ -59,7 +60,7 @@ def warnings(result: Reconstruction) -> list[str]:
             f"slice(s) {_numbers(vague)}: whether the image fits the measurements is doubtful (off by "
             f"{percent(worst.value)}, noise {percent(worst.noise)}). {doubt(worst)} {TO_CHECK[result.scan.modality]}"
         )
-    return [*sentences, *result.scan.notes]
+    return [*sentences, *(translated(note) for note in result.scan.notes)]
 
 
 def interrupted(output: Output, slices: int) -> str:
@@ -67,9 +68,10 @@ def interrupted(output: Output, slices: int) -> str:
     done = kept(output.parts)
     if not done:
         return f"none of {slices} slice(s) was finished, and nothing is kept: the same command begins again."
+    left = "does the others and" if len(done) < slices else "does what is left besides, and"
     return (
         f"{len(done)} of {slices} slice(s) are finished (number {numbers(done)}) and kept in {output.parts}. The same "
-        f"command does the others and writes {output.path}; to begin again, remove that folder first."
+        f"command {left} writes {output.path}; to begin again, remove that folder first."
     )
 
 
@@ -149,6 +151,5 @@ def text(result: Reconstruction, output: Output) -> str:
     if gains:
         lines.append(f"{', '.join(gains)} (mean over slices, profile paper)")
     lines += _compared(result)
-    written = [*(output.beside(ending) for ending in output.endings), output.certificate]
-    lines.append(f"Written: {', '.join(map(str, written))}")
+    lines.append(f"Written: {', '.join(map(str, output.written))}")
     return "\n".join(lines)

@@ -22,8 +22,10 @@ from lipspline.formats.kspace import (
     with_mask,
 )
 from lipspline.formats.validation import FileError, affordable, chosen, existing, reading
+from lipspline.formats.volume import Stack
 
-ENDINGS = (".cfl", ".hdr")
+VALUES, HEADER = ".cfl", ".hdr"
+ENDINGS = (VALUES, HEADER)
 DIMENSIONS = 16
 READ, PHASE, PARTITION, COIL, SETS, SLICE = 0, 1, 2, 3, 4, 13
 LONGEST_HEADER = 2**16
@@ -39,6 +41,29 @@ def pair(path: str | Path) -> tuple[Path, Path] | None:
         return path.with_suffix(".hdr"), path.with_suffix(".cfl")
     header, values = (path.with_name(f"{path.name}{ending}") for ending in (".hdr", ".cfl"))
     return (header, values) if path.name and values.is_file() and not path.exists() else None
+
+
+def header_of(path: Path) -> Path | None:
+    """The header that belongs to a file of values; None for another file."""
+    return path.with_suffix(HEADER) if path.suffix.lower() == VALUES else None
+
+
+def write(path: Path, images: Tensor | Stack) -> None:
+    """Write images `(S, H, W)` as complex numbers: rows, columns and slices are dimensions 0, 1 and 13.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write(Path(folder, "out.cfl"), torch.ones(3, 4, 5))
+        ...     Path(folder, "out.hdr").read_text().splitlines()[1]
+        '4 5 1 1 1 1 1 1 1 1 1 1 1 3 1 1'
+    """
+    sizes = [1] * DIMENSIONS
+    sizes[READ], sizes[PHASE], sizes[SLICE] = images.shape[1], images.shape[2], images.shape[0]
+    path.with_suffix(HEADER).write_text(f"# Dimensions\n{' '.join(map(str, sizes))}\n")
+    with path.open("wb") as file:
+        for i in range(len(images)):
+            file.write(np.ascontiguousarray(images[i].numpy().T, dtype="<c8").data)
 
 
 def read(path: str | Path, slices: slice = slice(None)) -> LazyKspace:

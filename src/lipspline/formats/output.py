@@ -1,11 +1,11 @@
-"""Results on disk: which format a name stands for, and how a result, its certificate and its page appear together.
+"""Results on disk: how a result, its certificate and its page appear together.
 
 A result `scan.nii.gz` has a certificate `scan.nii.gz.json`, which holds the SHA-256 checksums of the files of the
-result, and perhaps a page `scan.nii.gz.html`. While it is made there is a folder `scan.nii.gz.parts` with a lock,
-finished slices, and drafts. Nothing is replaced that this program did not write, and at no moment does a certificate
-lie beside an image that is not its own: the old certificate goes first, the new one comes last. A journal in the lock
-file holds the checksums of what is replaced and of what replaces it, so that a run that is killed in between is
-recognised and finished by the next.
+result, and perhaps a page `scan.nii.gz.html`; BART's `scan.cfl` has its header `scan.hdr`, too. While it is made there
+is a folder `scan.nii.gz.parts` with a lock, finished slices, and drafts. Nothing is replaced that this program did not
+write, and at no moment does a certificate lie beside an image that is not its own: the old certificate goes first, the
+new one comes last. A journal in the lock file holds the checksums of what is replaced and of what replaces it, so that
+a run that is killed in between is recognised and finished by the next.
 """
 
 import hashlib
@@ -16,19 +16,14 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 import lipspline
 from lipspline._infra import files
-from lipspline.formats import dicom, hdf5, nifti, pictures
-from lipspline.formats.validation import refuse_jpeg
-from lipspline.formats.volume import LazyVolume, Stack
+from lipspline.formats import bart
 
 CERTIFICATE, PAGE, PARTS = ".json", ".html", ".parts"
 """Endings of what belongs to a result."""
@@ -59,6 +54,17 @@ class Output:
             scan.nii.gz.json
         """
         return self.path.with_name(self.path.name + ending)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The image, or its folder, and the header that BART has beside it."""
+        header = bart.header_of(self.path)
+        return (self.path,) if header is None else (self.path, header)
+
+    @property
+    def written(self) -> tuple[Path, ...]:
+        """All that is written, the certificate last."""
+        return (*self.files, *(self.beside(ending) for ending in (*self.endings[1:], CERTIFICATE)))
 
     @property
     def certificate(self) -> Path:
@@ -132,10 +138,10 @@ class Output:
         if self.path.is_dir():
             self._remove_old()
             os.rename(self.path, self.parts / OLD)
-        for ending in ("", PAGE, CERTIFICATE):
-            new = draft / (self.path.name + ending)
+        for place in (*self.files, page, self.certificate):
+            new = draft / place.name
             if new.exists():
-                os.replace(new, self.beside(ending))
+                os.replace(new, place)
                 files.sync(self.path.parent)
 
     # What may be replaced
@@ -143,7 +149,7 @@ class Output:
     def _check_places(self, inputs: tuple[Path, ...]) -> None:
         if self.path.name in ("", ".", ".."):
             raise ValueError(f"The output {str(self.path)!r} is no name of a new file or folder. Name one in it.")
-        places = [self.beside(ending) for ending in (*self.endings, CERTIFICATE, PARTS)]
+        places = [*self.written, self.parts]
         files.check_names(places)
         for place in places:
             files.check_apart(place, inputs)
@@ -151,7 +157,7 @@ class Output:
 
     def _check_targets(self, force: bool) -> None:
         known = self._known()
-        for target in (self.beside(ending) for ending in (*self.endings, CERTIFICATE)):
+        for target in self.written:
             if not os.path.lexists(target):
                 continue
             if foreign := self._foreign(target, known):
@@ -178,7 +184,7 @@ class Output:
     def owns(self, name: str) -> bool:
         """Whether a name, relative to the folder that the output is in, is that of the result or its page."""
         own = self.path.name
-        return name in (own, own + PAGE, own + CERTIFICATE) or (
+        return name in (*(file.name for file in self.files), own + PAGE, own + CERTIFICATE) or (
             name.startswith(f"{own}/") and ".." not in Path(name).parts
         )
 
@@ -319,77 +325,6 @@ def _remove(folder: Path) -> None:
     """Remove a folder of drafts."""
     if folder.is_dir() and not folder.is_symlink():
         shutil.rmtree(folder)
-
-
-# Formats
-
-
-@dataclass(frozen=True)
-class Image:
-    """What is written: a volume, how it came about, and its complex values where it has some."""
-
-    volume: LazyVolume
-    modality: str
-    description: str
-    complex_values: Tensor | Stack | None = None
-
-
-Writer = Callable[[Path, Image], None]
-
-
-def writer(path: str | Path, slices: int, affine: Tensor | None = None) -> Writer:
-    """What writes `slices` slices into a file of this name; asked before the work begins, it refuses what cannot be.
-
-    .npy, .h5, .nii, .nii.gz and .tif hold volumes; .png and .dcm hold one slice; a name without ending becomes a folder
-    with a DICOM series.
-    """
-    path = Path(path)
-    refuse_jpeg(path)
-    name = path.name.lower()
-    known = {
-        (".npy",): _write_npy,
-        hdf5.ENDINGS: _write_hdf5,
-        nifti.ENDINGS: lambda file, image: nifti.write(file, image.volume),
-        pictures.TIFF: lambda file, image: pictures.write_volume(file, image.volume),
-        pictures.PNG: lambda file, image: pictures.write_volume(file, image.volume),
-        (".dcm",): _write_dicom,
-    }
-    if slices > 1 and name.endswith((*pictures.PNG, ".dcm")):
-        raise ValueError(
-            f"{path.name} can hold one slice, but there are {slices}. Choose one of the slices, or name an output that "
-            f"holds a volume: .nii.gz, .npy, .h5, .tif, or a name without ending for a folder with a DICOM series."
-        )
-    if name.endswith(".dcm") or not path.suffix:
-        dicom.check_affine(affine)
-    for endings, write_one in known.items():
-        if name.endswith(endings):
-            return write_one
-    if not path.suffix:
-        return _write_dicom
-    endings = ", ".join(ending for group in known for ending in group)
-    raise ValueError(f"{path} is not in a known format. Its name must end in one of {endings}.")
-
-
-def write(path: str | Path, image: Image) -> None:
-    """Write an image in the format that its name stands for."""
-    writer(path, len(image.volume.slices))(Path(path), image)
-
-
-def _write_npy(path: Path, image: Image) -> None:
-    slices = image.volume.slices
-    with path.open("wb") as file:
-        header = {"descr": "<f4", "fortran_order": False, "shape": tuple(slices.shape)}
-        np.lib.format.write_array_header_1_0(file, header)
-        for i in range(len(slices)):
-            file.write(slices[i].contiguous().numpy().astype("<f4", copy=False).data)
-
-
-def _write_hdf5(path: Path, image: Image) -> None:
-    hdf5.write(path, image.volume, image=image.complex_values)
-
-
-def _write_dicom(path: Path, image: Image) -> None:
-    dicom.write(path, image.volume, modality=image.modality, description=image.description)
 
 
 def _is_note(entry: object) -> bool:

@@ -162,6 +162,8 @@ NEGATIVE = 0.75
 TURNED = "convention=scikit-image for what its radon returned, or transpose=True for other data (detectors, angles)"
 """What to do with a sinogram that is turned; the conventions differ by half a pixel in where the axis is."""
 
+RADON = "convention=scikit-image if its radon made it, also turned: its axis is elsewhere by half a pixel"
+
 
 def refuse_small(angles: int, detectors: int) -> None:
     """Refuse a sinogram that is too small to say anything about an image."""

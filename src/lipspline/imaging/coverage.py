@@ -81,3 +81,33 @@ def kspace_notes(mask: Tensor) -> tuple[str, ...]:
         f"measured: they come from the coil maps, where there are several coils, and from the prior. Expect ghosts and "
         f"blur {across}; fine detail may be missing or made up, and no certificate says that it is right.",
     )
+
+
+def trajectory_notes(points: Tensor, shape: tuple[int, int]) -> tuple[str, ...]:
+    """What few samples on a trajectory leave to coil maps and prior, a sentence; nothing if enough was measured.
+
+    Args:
+        points: `(L, M, 2)` in cycles per field of view.
+        shape: of the images. Its frequencies are those of the grid within the ellipse that reaches the edges of it.
+
+    Example:
+        >>> line = torch.arange(-32.0, 32.0)
+        >>> cross = torch.stack([torch.stack([line, 0 * line], -1), torch.stack([0 * line, line], -1)])
+        >>> trajectory_notes(cross, (64, 64))[0][:67]
+        'The 2 readouts pass near 4 % of the frequencies of the image. The o'
+    """
+    rows, columns = (torch.arange(n) - n // 2 for n in shape)
+    inside = (2 * rows / shape[0]).square().view(-1, 1) + (2 * columns / shape[1]).square() <= 1
+    near = points.reshape(-1, 2).round().long() + torch.tensor([n // 2 for n in shape])
+    near = near[(near >= 0).all(dim=1) & (near < torch.tensor(shape)).all(dim=1)]
+    met = torch.zeros(shape, dtype=torch.bool)
+    met[near[:, 0], near[:, 1]] = True
+    share = int((met & inside).sum()) / int(inside.sum())
+    if share > FEW_FREQUENCIES:
+        return ()
+    lines = f"{points.shape[0]} readouts pass" if points.shape[0] > 1 else "readout passes"
+    return (
+        f"The {lines} near {100 * share:.2g} % of the frequencies of the image. The other {100 * (1 - share):.2g} % "
+        f"were not measured: they come from the coil maps, where there are several coils, and from the prior. Expect "
+        f"streaks and blur; fine detail may be missing or made up, and no certificate says that it is right.",
+    )

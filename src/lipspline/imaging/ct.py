@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from lipspline._infra import checks
 from lipspline._infra.randomness import generator
@@ -28,9 +27,10 @@ from lipspline.imaging.counts import (
     weighted_noise,
     without_rings,
 )
-from lipspline.imaging.coverage import coverage_notes, covered
+from lipspline.imaging.coverage import COMPLETE, coverage_notes, covered
+from lipspline.imaging.orientation import axis_note, rows_are_angles, second_half_mirrors_first
 from lipspline.imaging.problem import EmptySlice, Modality, Problem, brightness, checked_brightness, middle
-from lipspline.imaging.simulation import OfImages, add_sinogram_noise, checked_noise, in_unit, normalized
+from lipspline.imaging.simulation import OfImages, add_sinogram_noise, checked_noise, in_unit, normalized, square
 from lipspline.operators import FanBeamCT, ParallelBeamCT, WeightedCT, fbp
 from lipspline.operators.fan import DETECTORS
 
@@ -53,8 +53,8 @@ class Scanner:
         rings: remove rings around the axis, which detectors make whose gain is off; see `counts.without_rings`.
         transpose: the data are `(detectors, angles)`.
         convention: whose sinograms they are: "astra" and "plain" are the same; "scikit-image" stands for what `radon`
-            returns, `(detectors, angles)` with the axis on detector D // 2 and pixel N // 2; "odl" for evenly spread
-            angles that begin half a step after 0.
+            returns, `(detectors, angles)` with the axis on detector D // 2 and pixel N // 2, or its transpose where
+            the sums over the detectors say so; "odl" for evenly spread angles that begin half a step after 0.
         size: side of the images in pixels; as many as there are detectors (times `spacing`) if not given.
         spacing: from one detector to the next, projected onto the axis, in pixels of the image; 1 if not given.
         pixel_size: from one detector to the next, in millimetres; that of the file if not given. Images are then
@@ -121,7 +121,8 @@ class MeasuredCT:
     identity: Mapping[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self):
-        if self.scanner.transpose or self.scanner.convention == "scikit-image":
+        radon = self.scanner.convention == "scikit-image" and not rows_are_angles(self.sinograms)
+        if self.scanner.transpose or radon:
             object.__setattr__(self, "sinograms", self.sinograms.transposed())
         rows, detectors = self.sinograms.data.shape[-2:]
         refuse_small(len(range(0, rows, self.scanner.every)), detectors)
@@ -156,7 +157,8 @@ class MeasuredCT:
     def summary(self) -> str:
         """How the data came about, and what was found out about them."""
         detectors, kind = self.sinograms.data.shape[-1], "" if self._distances is None else ", fan beam"
-        spread = "" if self._known else f" taken to be evenly spread over {self._arc:g} degrees"
+        why = ", for the second half mirrors the first," if self._whole_turn else ""
+        spread = "" if self._known else f"{why} taken to be evenly spread over {self._arc:g} degrees"
         parts = [f"CT{kind}, {len(self.angles)} angles{spread}, {detectors} detectors"]
         if self._detector_pixel is not None:
             parts.append(f"pixels of {self._image_pixel:.4g} mm")
@@ -174,8 +176,11 @@ class MeasuredCT:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the angles leave to the prior."""
-        return coverage_notes(self.geometry)
+        """What the angles leave to the prior, and an axis that is likely beside the middle."""
+        straight = self._distances is None and covered(self.angles, pi) > COMPLETE * pi
+        guessed = self.scanner.axis is None and self.axis.how == Axis(0.0).how
+        beside = axis_note(self._central.y, self.angles) if straight and guessed else ()
+        return (*coverage_notes(self.geometry), *beside)
 
     @property
     def affine(self) -> Tensor | None:
@@ -201,7 +206,17 @@ class MeasuredCT:
     @property
     def _arc(self) -> float:
         """The degrees over which angles are spread that nobody names."""
-        return (180.0 if self._distances is None else 360.0) if self.scanner.arc is None else self.scanner.arc
+        if self.scanner.arc is not None:
+            return self.scanner.arc
+        return 360.0 if self._distances is not None or self._whole_turn else 180.0
+
+    @cached_property
+    def _whole_turn(self) -> bool:
+        """Whether evenly spread angles of parallel beams, whose arc nobody names, are those of a whole turn."""
+        named = self.scanner.arc is not None or self.sinograms.angles is not None
+        if named or isinstance(self.scanner.angles, Tensor) or self._distances is not None:
+            return False
+        return second_half_mirrors_first(self._integrals(self.count // 2, 1).y)
 
     @cached_property
     def _all_angles(self) -> Tensor:
@@ -374,7 +389,7 @@ class SimulatedCT(OfImages):
     def problem(self, i: int) -> Problem:
         """Slice number i."""
         (truth, scale), H = normalized(self.volume, i, self.first + i), self.geometry
-        clean = H.forward(_square(truth)[None, None])
+        clean = H.forward(square(truth)[None, None])
         y = add_sinogram_noise(clean, self.noise, generator(self.seed, "sinogram", self.first + i))
         direct = fbp(y, H)
         height, width = truth.shape
@@ -383,15 +398,3 @@ class SimulatedCT(OfImages):
     def values(self, image: Tensor, scale: float) -> Tensor:
         """An image in the unit of the images it was simulated from."""
         return in_unit(image, scale, self.unit)
-
-
-def _square(image: Tensor) -> Tensor:
-    """The image in the middle of a square of zeros, so that `problem.middle` finds it again."""
-    size = max(image.shape)
-    (above, left), (below, right) = zip(*(_margins(size, n) for n in image.shape), strict=True)
-    return pad(image, (left, right, above, below))
-
-
-def _margins(size: int, n: int) -> tuple[int, int]:
-    before = size // 2 - n // 2
-    return before, size - n - before

@@ -17,9 +17,10 @@ from lipspline._infra.files import fingerprint
 from lipspline.certification import certify
 from lipspline.certification.certificate import printed_up
 from lipspline.formats import ct, dicom, nifti, pictures
-from lipspline.formats.output import Image, Output, versions, writer
+from lipspline.formats.output import Output, versions
 from lipspline.formats.pictures import from_planes, to_planes, white_level
 from lipspline.formats.volume import Volume
+from lipspline.formats.writers import Image, writer
 from lipspline.functional.noise import estimate_noise
 from lipspline.imaging.strength import describe_prior, known, proven_upper
 from lipspline.networks.tiling import apply_tiled

@@ -9,16 +9,16 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from lipspline.formats import ct, mri, pictures
-from lipspline.formats.bart import pair
+from lipspline.formats import bart, ct, mri, pictures
 from lipspline.formats.kspace import LazyKspace
 from lipspline.formats.output import CERTIFICATE, PAGE, Output, read_certificate
-from lipspline.formats.sinograms import Sinograms, read_sinograms
+from lipspline.formats.sinograms import read_sinograms
 from lipspline.formats.trajectories import NonCartesianKspace
 from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume, voxel_size
 from lipspline.imaging.coils import FROM_SILENCE
-from lipspline.imaging.counts import negative_note, refuse_counts, refuse_small, refuse_uneven_sums
+from lipspline.imaging.counts import RADON, negative_note, refuse_counts
+from lipspline.imaging.orientation import second_half_mirrors_first, seems_sinogram
 from lipspline.networks.files import load
 
 
@@ -87,7 +87,7 @@ def inspect_mri(path: Path) -> Finding | None:
     if isinstance(found, Volume) and len(found.slices) == 1 and _coloured(_picture(path)):
         return None  # a photograph; scanners make gray images
     if isinstance(found, LazyKspace):
-        seen, apart = of_kspace(found), path.suffix.lower() in (".npy", ".npz") or pair(path) is not None
+        seen, apart = of_kspace(found), path.suffix.lower() in (".npy", ".npz") or bart.pair(path) is not None
         word = "the trajectory, if it is not Cartesian: give trajectory=FILE. k-space is then readouts x samples"
         return replace(seen, missing=(*seen.missing, word)) if apart else seen
     return of_samples(found) if isinstance(found, NonCartesianKspace) else of_images(found)
@@ -98,8 +98,8 @@ def inspect_sinograms(path: Path) -> Finding | None:
     found = read_sinograms(path)
     if len(found.data) == 1 and _coloured(_picture(path)):
         return None
-    turned = found.flat is None and not _seems_sinogram(found)
-    if turned and not _seems_sinogram(found := found.transposed()):
+    turned = found.flat is None and not seems_sinogram(found)
+    if turned and not seems_sinogram(found := found.transposed()):
         raise FileError(f"{path} is no sinogram: the sums over its rows, and those over its columns, vary too much.")
     slices, angles, detectors = found.data.shape
     if found.flat is None:
@@ -120,8 +120,10 @@ def inspect_sinograms(path: Path) -> Finding | None:
         "fan beam" if fan else "parallel beams",
         "as many pixels as detectors",
     )
+    whole_turn = found.angles is None and not fan and second_half_mirrors_first(found.data[slices // 2])
+    arc = "a whole turn, for the second half mirrors the first," if whole_turn else "half a turn"
     missing = (
-        *(() if found.angles is not None else ("the angles: spread evenly over half a turn unless angles= says more",)),
+        *(() if found.angles is not None else (f"the angles: spread evenly over {arc} unless angles= says more",)),
         *(() if found.pixel is not None else ("the size of a pixel, pixel_size= in millimetres: else per pixel",)),
     )
     what = "Counts with flat fields" if counts else "Sinograms, if its rows are angles and its columns detectors"
@@ -130,18 +132,9 @@ def inspect_sinograms(path: Path) -> Finding | None:
         what = "Sinograms whose columns are angles and whose rows are detectors, as radon of scikit-image returns them"
         command += " convention=scikit-image"
         missing = (*missing, "the convention: transpose=True instead, if another program than scikit-image made it")
+    elif found.angles is None and not counts:
+        missing = (*missing, f"the convention: give {RADON}")
     return Finding(what, facts, command, steps, missing)
-
-
-def _seems_sinogram(found: Sinograms) -> bool:
-    """Whether the middle slice is large enough, and its sums over the detectors are those of one object."""
-    number = len(found.data) // 2
-    try:
-        refuse_small(*found.data.shape[1:])
-        refuse_uneven_sums(found.data[number], number)
-    except ValueError:
-        return False
-    return True
 
 
 def inspect_picture(path: Path) -> Finding | None:
@@ -171,7 +164,12 @@ def inspect_result(path: Path) -> Finding | None:
     """A result of this program, by its image, certificate or page, where the certificate is beside it."""
     name = next((path.name.removesuffix(end) for end in (CERTIFICATE, PAGE) if path.name.endswith(end)), path.name)
     image = path.with_name(name)
+    image = image.with_suffix(bart.VALUES) if image.suffix == bart.HEADER else image
     certificate = read_certificate(Output(image).certificate)
+    if certificate is None and path.suffix == CERTIFICATE and path.is_file():
+        raise FileError(
+            f"{path} is truncated or was changed since lipspline wrote it as a certificate, or it is no certificate."
+        )
     if certificate is None:
         return None
     slices, prior = certificate.get("slices"), certificate.get("prior")
@@ -221,17 +219,20 @@ def inspect_file(path: str | Path) -> Inspection:
         2
     """
     path = Path(path)
-    if not path.exists() and pair(path) is None:
+    if not path.exists() and bart.pair(path) is None:
         raise FileNotFoundError(f"There is no file {path}.")
     findings, problems = [], []
     for name, inspector in INSPECTORS.items():
         try:
             found = inspector(path)
         except (ValueError, OSError, ImportError) as error:
-            problems.append(f"{name}: {error}")
+            problems.append((name, error))
         else:
             findings += [] if found is None else [found]
-    return Inspection(path, _bytes(path), tuple(findings), tuple(problems))
+    # who knows the format and cannot read the file says why; others only that they do not know it
+    known = [(name, error) for name, error in problems if "is not in a known format" not in str(error)]
+    words = tuple(f"{name}: {error}" for name, error in known or problems)
+    return Inspection(path, _bytes(path), tuple(findings), words)
 
 
 def of_kspace(kspace: LazyKspace) -> Finding:
@@ -345,4 +346,4 @@ def _first(read: Callable[..., Any], path: Path) -> Any:
 
 def _bytes(path: Path) -> int:
     files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in pair(path) or files if file.is_file())
+    return sum(file.stat().st_size for file in bart.pair(path) or files if file.is_file())

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 import lipspline
 from lipspline._infra import checks, devices
 from lipspline._infra.files import fingerprint, write_whole
-from lipspline.formats.output import PAGE, Image, Output, versions, writer
+from lipspline.formats.output import PAGE, Output, versions
 from lipspline.formats.volume import LazyVolume, Stack, Volume
+from lipspline.formats.writers import Image, writer
 from lipspline.imaging.cache import Slice, SliceCache, SliceImages
 from lipspline.imaging.held_out import MOST_TRIALS, Trials
 from lipspline.imaging.problem import (

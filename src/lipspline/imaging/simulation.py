@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from lipspline.formats import ct
 from lipspline.formats.volume import Unit, Volume
@@ -96,3 +97,15 @@ def checked_noise(noise: float) -> float:
     if not 0 <= noise <= NOISIEST:
         raise ValueError(f"data_noise must lie between 0 and {NOISIEST:g}, but is {noise!r}.")
     return noise
+
+
+def square(image: Tensor) -> Tensor:
+    """The image in the middle of a square of zeros, so that `problem.middle` finds it again."""
+    size = max(image.shape)
+    (above, left), (below, right) = zip(*(_margins(size, n) for n in image.shape), strict=True)
+    return pad(image, (left, right, above, below))
+
+
+def _margins(size: int, n: int) -> tuple[int, int]:
+    before = size // 2 - n // 2
+    return before, size - n - before

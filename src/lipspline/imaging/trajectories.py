@@ -31,6 +31,7 @@ from lipspline.imaging.coils import (
     folded_phase,
     given_maps,
 )
+from lipspline.imaging.coverage import trajectory_notes
 from lipspline.imaging.mri import NOISY_REFERENCE, check_simulation, without_gaps
 from lipspline.imaging.problem import EmptySlice, Modality, Problem, brightness, checked_brightness, middle
 from lipspline.imaging.simulation import OfImages, in_unit, normalized
@@ -93,8 +94,9 @@ class TrajectoryMRI:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What scores against a measured reference do not say."""
-        return () if self.kspace.reference is None else (NOISY_REFERENCE,)
+        """What few readouts leave to the prior, and what scores against a measured reference do not say."""
+        few = trajectory_notes(self.kspace.trajectory_of(self.count // 2), self.kspace.shape)
+        return few if self.kspace.reference is None else (*few, NOISY_REFERENCE)
 
     def problem(self, i: int) -> Problem:
         """Slice number i."""
@@ -170,6 +172,12 @@ class RadialMRI(OfImages):
         """How the data came about."""
         coils = "one coil" if self.maps is None else f"{self.maps.shape[1]} coils"
         return f"MRI simulated from images, {coils}, {self.spokes} radial lines, noise {self.noise:g} added to k-space"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What few lines leave to the prior."""
+        height, width = self.volume.slices.shape[-2:]
+        return trajectory_notes(radial_points(self.spokes, (height, width)), (height, width))
 
     def problem(self, i: int) -> Problem:
         """Slice number i."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lipspline._infra import files
+from lipspline.formats import bart
 from lipspline.formats.output import CERTIFICATE, PAGE, Output, read_certificate, versions
 from lipspline.imaging.strength import proven_upper
 from lipspline.networks.files import checksum
@@ -138,6 +139,8 @@ def _together(path: Path) -> _Pair:
         return _Pair(base if document is None else _image_of(document, path.parent) or base, path)
     if path.name.endswith(PAGE) and Output(path.with_name(path.name.removesuffix(PAGE))).certificate.is_file():
         path = path.with_name(path.name.removesuffix(PAGE))
+    if path.suffix == bart.HEADER and Output(path.with_suffix(bart.VALUES)).certificate.is_file():
+        path = path.with_suffix(bart.VALUES)
     output = Output(path)
     if output.certificate.is_file():
         return _Pair(path, output.certificate)
@@ -199,7 +202,11 @@ def _files(pair: _Pair) -> Iterator[Check]:
     sums, folder, now = pair.document["files"], pair.image.parent, pair.image.name
     then = _written(sums)
     own, called, bad = Output(pair.image), {}, []
+    headers = [bart.header_of(Path(one)) for one in (then, now)]
     for name in sums:
+        if headers[0] is not None and headers[1] is not None and name == headers[0].name:
+            called[name] = headers[1].name
+            continue
         called[name] = now + name[len(then) :] if name in (then, then + PAGE) or name.startswith(f"{then}/") else name
         if name == then + PAGE and not (folder / called[name]).is_file():
             yield Check("page", CheckOutcome.UNCHECKED, f"{called.pop(name)} is not here")

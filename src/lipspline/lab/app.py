@@ -19,8 +19,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from lipspline.lab.request import LabRequest, in_words, parse
+from lipspline.lab.result import CERTIFICATES, DOWNLOADS
 from lipspline.lab.server import REQUEST_LIMIT, UPLOAD_LIMIT, SameOrigin, TooLarge, too_large, whole_number
-from lipspline.lab.session import DOWNLOADS, LAST, BackgroundJob, Busy, JobEvent, Session
+from lipspline.lab.session import LAST, BackgroundJob, Busy, JobEvent, Session
 
 POLL, ALIVE = 0.1, 15.0  # seconds between looks for news, and between signs of life
 PIECE = 2**16  # bytes of a long answer that are handed over at once
@@ -48,7 +49,8 @@ def lab_app(session: Session, port: int) -> Starlette:
         ("/jobs/{number}/events", "GET", answers.events),
         ("/jobs/{number}/cancel", "POST", answers.cancel),
         ("/report.html", "GET", answers.report),
-        *((f"/result{ending}", "GET", answers.result) for ending in (*DOWNLOADS, ".json")),
+        ("/result", "GET", answers.shown),
+        *((f"/result{ending}", "GET", answers.result) for ending in (*DOWNLOADS, *CERTIFICATES)),
     ]
     routes = [Route(path, _file(*where), methods=["GET"]) for path, where in FILES.items()]
     routes += [Route(path, _in_one_sentence(answer), methods=[method]) for path, method, answer in listed]
@@ -141,6 +143,10 @@ class _Answers:
             raise LookupError("Nothing has been reconstructed yet.")
         return _long(self.session.result.page, "text/html; charset=utf-8", {"Content-Security-Policy": REPORT_POLICY})
 
+    async def shown(self, request: Request) -> Response:
+        """The result once more, for a page that is loaded again."""
+        return JSONResponse(await self._do(self.session.shown))
+
     async def result(self, request: Request) -> Response:
         """The result as a file."""
         result, name = self.session.result, request.url.path.removeprefix("/")
@@ -148,7 +154,7 @@ class _Answers:
             raise LookupError("Nothing has been reconstructed yet.")
         ending = name.removeprefix("result")
         content = await self._do(lambda: result.file(ending))
-        headers = {"Content-Disposition": f'attachment; filename="{result.stem}-lipspline{ending}"'}
+        headers = {"Content-Disposition": f'attachment; filename="{result.name(ending)}"'}
         return _long(content, "application/octet-stream", headers)
 
     def _job(self, request: Request) -> BackgroundJob:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from lipspline._infra import checks
+from lipspline._infra.files import fingerprint
 from lipspline.formats import mri
 from lipspline.formats.builtin import BUILTIN
 from lipspline.formats.kspace import Kspace
@@ -58,9 +60,20 @@ class LabSource:
         return {"name": self.name, "content": self.content, "modality": self.modality, "slices": self.slices}
 
     @property
+    def file_name(self) -> str:
+        """What the file was called that was uploaded."""
+        return re.sub(r"^\d+: ", "", self.name) if self.path is not None else self.name
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells the uploaded file from others, by its name; nothing if there is none, or no longer."""
+        if self.path is None or not self.path.exists():
+            return {}
+        return {self.file_name: fingerprint(self.path)}
+
+    @property
     def stem(self) -> str:
         """What files made from it are called, before their ending: letters, digits, dots, hyphens and underscores."""
-        plain = re.sub(r"^\d+: ", "", self.name) if self.path is not None else self.name
+        plain = self.file_name
         ending = max((e for e in ENDINGS if plain.lower().endswith(e)), key=len, default="")
         return re.sub(r"[^A-Za-z0-9._-]+", "_", plain[: len(plain) - len(ending)]).strip("._") or "image"
 
@@ -181,7 +194,8 @@ class Models:
     """Priors by name: those of files and all that ship, the recommended one first."""
 
     def __init__(self, files: Sequence[Path] = ()) -> None:
-        self._priors = {path.stem: resolve(path) for path in files}
+        self._files = {path.stem: path.absolute() for path in files}
+        self._priors = {name: resolve(path) for name, path in self._files.items()}
         for name, prior in catalogue().items():
             self._priors.setdefault(name, prior)
 
@@ -192,6 +206,10 @@ class Models:
     def get(self, name: str) -> Prior:
         """A prior with all its noise levels."""
         return self._priors[checks.one_of("model", name, self._priors)]
+
+    def origin(self, name: str) -> str:
+        """The file that a prior was read from; the name of one that ships."""
+        return str(self._files.get(name, name))
 
     def document(self) -> list[dict[str, object]]:
         """What the page is told of each of them, as JSON values."""

@@ -140,6 +140,36 @@
     }), 150);
   }
 
+  function present(section) {
+    at("section").innerHTML = section;
+    lipspline.activate(at("section").querySelector(".case"));
+    at("result").hidden = false;
+  }
+  // What was reconstructed before the page was loaded, and the settings it was made with.
+  function restore({ request, section, image, quality, chart }) {
+    const there = choices.images.some((one) => one.name === request.image); // the oldest files go
+    if (there) {
+      form.elements.image.value = request.image;
+      turnTo();
+      for (const name of ["slice", "kind", "acceleration", "angles", "model", "contraction"]) {
+        form.elements[name].value = request[name];
+      }
+      form.elements[`noise-${request.kind}`].value = request.noise;
+      form.elements.strength.value = Math.log2(request.strength);
+      for (const name of ["level", "beta"]) {
+        if (request[name] === null) continue;
+        fixed.add(name);
+        form.elements[name].value = request[name];
+      }
+    }
+    present(section);
+    picture("iterate", image);
+    at("iterate-psnr").textContent = decibel(quality);
+    at("chart").innerHTML = chart;
+    solved = there ? JSON.stringify(settings()) : "";
+    pictured = solved;
+  }
+
   function follow(job, wanted) {
     running = job;
     solved = null;
@@ -173,9 +203,7 @@
       at("chart").innerHTML = image.chart;
     });
     on("done", (done) => {
-      at("section").innerHTML = done.section;
-      lipspline.activate(at("section").querySelector(".case"));
-      at("result").hidden = false;
+      present(done.section);
       solved = wanted;
       end("Done. The result, with its certificate, is below.");
       preview(); // the strength is known now
@@ -225,7 +253,7 @@
   attempt(async () => {
     await fill();
     turnTo();
+    if (choices.result && running === null) restore(await ask("/result"));
     preview();
-    if (choices.result && running === null) at("result").hidden = false; // made before the page was loaded
   });
 })();

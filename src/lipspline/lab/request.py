@@ -67,6 +67,11 @@ class LabRequest:
     beta: float | None
     contraction: float
 
+    def document(self) -> dict[str, Any]:
+        """As JSON values, from which `parse` makes it again."""
+        others = {key: value for key, value in vars(self).items() if key != "measurement"}
+        return {**vars(self.measurement), **others}
+
 
 def parse(document: object) -> LabRequest:
     """A request from JSON values; unknown, missing and impossible fields are refused."""

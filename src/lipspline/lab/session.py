@@ -1,7 +1,6 @@
 """A session of the lab: measures images, says what is promised, and solves in the background, one job at a time."""
 
 import json
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +12,6 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from lipspline.formats import output
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.png import data_uri
 from lipspline.formats.volume import Volume
@@ -28,10 +26,11 @@ from lipspline.imaging import (
     Undersampling,
 )
 from lipspline.imaging.held_out import MOST_TRIALS, Trials
-from lipspline.imaging.problem import Solved, solve_problem, solved_case, tolerance
+from lipspline.imaging.problem import solve_problem, solved_case, tolerance
 from lipspline.imaging.strength import Auto, Strength, choose, matching_beta, relative_noise
 from lipspline.lab.catalogue import Catalogue, Models
 from lipspline.lab.request import LabRequest, Measurement, in_words
+from lipspline.lab.result import LabResult
 from lipspline.pnp import Progress, promise
 from lipspline.priors import Kind
 from lipspline.report import reconstruction_page
@@ -46,7 +45,6 @@ COMPARED = 3  # earlier results on the same data that are shown beside the lates
 UNKNOWN_LEVEL = 15.0  # in units of 1/255: what a denoiser is taken for whose file does not say
 STRENGTHS = 4  # choices that are kept; a denoiser has 9 MB
 LARGEST_SLICE = 2**25  # values of measured data
-DOWNLOADS = (".npy", ".png", ".tif", ".nii.gz", ".dcm")
 
 
 class Busy(Exception):
@@ -120,34 +118,6 @@ class BackgroundJob:
             self.tell("done", **result)
 
 
-@dataclass(frozen=True)
-class LabResult:
-    """What was reconstructed last: for the page, and to be kept."""
-
-    measurement: Measurement
-    scan: Scan
-    problem: Problem
-    solved: tuple[Solved, ...]
-    """Of these data, the latest one last."""
-    page: bytes
-    stem: str = "result"
-    """What files made from it are called, before their ending."""
-
-    def file(self, ending: str) -> bytes:
-        """The latest image in its unit, as a file with this ending; .json is its certificate."""
-        solution = self.solved[-1].solution
-        if ending == ".json":
-            return solution.certificate.to_json().encode()
-        values = self.scan.values(self.problem.image(solution.value), self.problem.scale).detach()[None]
-        volume = Volume((values.abs() if values.is_complex() else values).float(), self.scan.affine, self.scan.unit)
-        description = f"lipspline lab. {self.scan.summary}"
-        complex_values = values if values.is_complex() else None
-        with tempfile.TemporaryDirectory(prefix="lipspline-lab-") as folder:
-            path = Path(folder) / f"result{ending}"
-            output.write(path, output.Image(volume, self.scan.modality, description, complex_values))
-            return path.read_bytes()
-
-
 class Session:
     """Images and measurements, priors, and the one job that may run.
 
@@ -210,6 +180,23 @@ class Session:
             self.job.start()
             return self.job
 
+    def shown(self) -> dict[str, Any]:
+        """The result as it was shown when it was finished, and the settings it was made with."""
+        result = self.result
+        if result is None:
+            raise LookupError("Nothing has been reconstructed yet.")
+        problem, value = result.problem, result.solved[-1].solution.value
+        return {
+            "request": result.request.document(),
+            "section": result.section,
+            "image": picture(shown_window(problem), problem.image(value)),
+            "quality": problem.quality(value),
+            "chart": residual_chart(
+                {"change": list(result.solved[-1].solution.images[0].residuals)},
+                tolerance(result.strength.served, ITERATION),
+            ),
+        }
+
     def _measure(self, measurement: Measurement) -> tuple[Scan, Problem]:
         source = self.catalogue.get(measurement.image)
         found = self.catalogue.read(source, measurement.slice)
@@ -269,11 +256,13 @@ class Session:
         source = self.catalogue.get(request.measurement.image)
         title = _title(scan, request.measurement, source.slices)
         case = solved_case(title, problem, scan, together)
-        command = f"lipspline lab   {json.dumps(_document(request), ensure_ascii=False)}"
+        command = f"lipspline lab   {json.dumps(request.document(), ensure_ascii=False)}"
         network = strength.served if strength.prior.kind is Kind.DENOISER else None
         page = reconstruction_page([case], denoiser=network, command=command, title=title)
-        self.result = LabResult(request.measurement, scan, problem, together, page.encode(), source.stem)
-        return {"section": case_section(case, job.id), "sentence": solved.solution.certificate.guarantee}
+        section, origin = case_section(case, job.id), self.models.origin(request.model)
+        made = (scan, problem, together, strength, origin, source.fingerprint(), section, page.encode(), source.stem)
+        self.result = LabResult(request, *made)
+        return {"section": section, "sentence": solved.solution.certificate.guarantee}
 
     def _name(self, request: LabRequest, strength: Strength) -> str:
         if strength.prior.kind is Kind.ENERGY:
@@ -346,8 +335,3 @@ class _Watch:
                 quality=self.problem.quality(progress.value),
                 chart=residual_chart({"change": self.residuals}, self.tol),
             )
-
-
-def _document(request: LabRequest) -> dict[str, Any]:
-    others = {key: value for key, value in vars(request).items() if key != "measurement"}
-    return {**vars(request.measurement), **others}
