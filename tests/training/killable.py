@@ -12,7 +12,7 @@ from lipspline.formats.datasets import NamedImage, RandomCrops, noisy_images
 from lipspline.nn import LinearSpline, conv2d
 from lipspline.training import Plan, fit
 from lipspline.training.checkpoint import encode
-from lipspline.training.optim import one_cycle
+from lipspline.training.schedules import one_cycle
 from lipspline.training.tasks import Minimize, denoising
 
 

@@ -10,7 +10,7 @@ from lipspline.networks import mlp
 from lipspline.nn import LinearSpline
 from lipspline.training import Plan, fit, param_groups
 from lipspline.training.ensemble import Ensemble, member_mse, regressions
-from lipspline.training.optim import one_cycle
+from lipspline.training.schedules import one_cycle
 from lipspline.training.tasks import Pairs, regression
 
 SEEDS = (3, 4, 5)

@@ -7,21 +7,16 @@ from torch import nn
 from lipspline.functional.matrices import orthonormalize
 from lipspline.nn import LinearSpline, conv2d, linear
 from lipspline.training.optim import (
-    SCHEDULES,
     Player,
     Rotating,
     RowAdam,
-    constant,
-    cosine,
-    halving,
     nearly_polar,
-    one_cycle,
     orthonormal_parameters,
     orthonormalize_,
     param_groups,
     set_rate,
-    trapezoid,
 )
+from lipspline.training.schedules import SCHEDULES, constant, cosine, halving, one_cycle, trapezoid
 from lipspline.training.slopes import learn_slopes, slope_parameters
 
 

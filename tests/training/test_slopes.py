@@ -8,7 +8,7 @@ from lipspline.kernels.total_variation import prox_total_variation
 from lipspline.nn import LinearSpline, conv2d
 from lipspline.training import Player
 from lipspline.training.loop import Plan, fit
-from lipspline.training.optim import cosine
+from lipspline.training.schedules import cosine
 from lipspline.training.slopes import clip_slopes, learn_coefficients, learn_slopes, slope_parameters
 from lipspline.training.tasks import Minimize
 

@@ -9,7 +9,7 @@ from lipspline.functional.transport import push_along_rays
 from lipspline.networks import mlp, tv2
 from lipspline.nn import LinearSpline
 from lipspline.training import Plan, Player, fit
-from lipspline.training.optim import cosine
+from lipspline.training.schedules import cosine
 from lipspline.training.tasks import (
     Minimize,
     Pairs,

@@ -20,7 +20,7 @@ from lipspline.paper.config import Count, Positive, Several, to_json
 from lipspline.paper.experiment import Context, Expectation, Experiment, Outcome, Report, Table, Verdict, all_certified
 from lipspline.paper.wgan import digits
 from lipspline.training.loop import Plan, fit
-from lipspline.training.optim import cosine
+from lipspline.training.schedules import cosine
 from lipspline.training.tasks import Minimize, Pairs
 
 SIDE, CLASSES = 28, 10

@@ -19,7 +19,8 @@ from lipspline.paper.config import Amount, Count, Natural, Positive, added_later
 from lipspline.paper.experiment import Context, Outcome
 from lipspline.paper.networks import Activation, check_options
 from lipspline.training.loop import Fit, Plan, fit
-from lipspline.training.optim import SCHEDULES, SLOPES
+from lipspline.training.optim import SLOPES
+from lipspline.training.schedules import SCHEDULES
 from lipspline.training.slopes import learn_coefficients, learn_slopes
 from lipspline.training.tasks import Patches, denoising, mean_quality
 

@@ -23,7 +23,7 @@ from lipspline.paper.experiment import Context, Expectation, Experiment, Outcome
 from lipspline.paper.networks import NetworkSpec
 from lipspline.training.ensemble import Ensemble, member_mse, regressions
 from lipspline.training.loop import Plan, fit
-from lipspline.training.optim import SCHEDULES
+from lipspline.training.schedules import SCHEDULES
 
 Panels = dict[str, dict[str, dict[str, Any]]]
 """Scores by panel (constraint and function) and network."""

@@ -25,7 +25,7 @@ from lipspline.paper.experiment import Context, Job, Value, Verdict
 from lipspline.priors import zoo
 from lipspline.priors.denoisers import available
 from lipspline.training.loop import Fit, Plan, fit
-from lipspline.training.optim import SCHEDULES
+from lipspline.training.schedules import SCHEDULES
 from lipspline.training.tasks import Sampler, kantorovich
 
 WEIGHTS = Path(str(resources.files("lipspline.paper"))) / "weights"

@@ -34,7 +34,8 @@ from lipspline.paper.experiment import (
 )
 from lipspline.paper.networks import Activation, check_options
 from lipspline.training.loop import Plan, fit
-from lipspline.training.optim import Player, cosine
+from lipspline.training.optim import Player
+from lipspline.training.schedules import cosine
 from lipspline.training.tasks import Pairs, WassersteinGAN, classification
 
 _read = functools.lru_cache(maxsize=2)(datasets.read_mnist)

@@ -2,7 +2,8 @@
 
 from lipspline.training.log import JsonLines, Observer, Record, TensorBoard
 from lipspline.training.loop import Diverged, Fit, Plan, Task, fit
-from lipspline.training.optim import SCHEDULES, Player, Rotating, param_groups
+from lipspline.training.optim import Player, Rotating, param_groups
+from lipspline.training.schedules import SCHEDULES
 from lipspline.training.slopes import learn_coefficients, learn_slopes
 
 __all__ = [

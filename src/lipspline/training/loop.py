@@ -17,7 +17,8 @@ from lipspline._infra import checks, ranks
 from lipspline._infra.randomness import random_state, set_random_state
 from lipspline.training.checkpoint import Checkpoint, Checkpoints
 from lipspline.training.log import JsonLines, Observer, Record
-from lipspline.training.optim import Player, Schedule, constant, set_rate
+from lipspline.training.optim import Player, set_rate
+from lipspline.training.schedules import Schedule, constant
 
 
 class Task(Protocol):

@@ -21,7 +21,7 @@ from lipspline.networks.builders import Network, denoiser
 from lipspline.networks.files import load, save
 from lipspline.training.log import Observer
 from lipspline.training.loop import Plan, fit
-from lipspline.training.optim import one_cycle
+from lipspline.training.schedules import one_cycle
 from lipspline.training.slopes import learn_coefficients, learn_slopes
 from lipspline.training.tasks import Minimize, denoising, mean_quality
 
