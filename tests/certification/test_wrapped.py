@@ -14,13 +14,6 @@ def network() -> nn.Sequential:
     return nn.Sequential(ls.nn.linear(3, 4), ls.nn.LinearSpline(4, init="abs"), ls.nn.linear(4, 2))
 
 
-@pytest.fixture
-def group(tmp_path):
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
 WRAPPERS = {
     "compiled": lambda model: torch.compile(model, backend="eager"),
     "parallel": nn.DataParallel,
