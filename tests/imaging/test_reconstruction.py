@@ -52,6 +52,7 @@ def calls_of(run, **options) -> set[int]:
 def test_each_slice_is_what_fbs_finds(run, net):
     """[eq:pnp_fbs] in the scale of the denoiser, then back in the unit of the images."""
     result, network = run(), load(net)
+    network.grey_values = (0.0, 1.0)
     for i, done in enumerate(result.slices):
         problem = result.scan.problem(i)
         solution = fbs(problem.y, problem.H, network, 0.3, tol=1e-3, max_steps=5, accelerate=True)

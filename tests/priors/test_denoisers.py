@@ -15,13 +15,16 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from lipspline import pnp
 from lipspline.certification import certify
 from lipspline.models import load, save
 from lipspline.networks import denoiser
 from lipspline.networks.files import checksum
 from lipspline.networks.rescale import Rescaled, serving
 from lipspline.nn.combine import Averaged
-from lipspline.priors import zoo
+from lipspline.operators import MRI
+from lipspline.pnp._fbs import denoise
+from lipspline.priors import FOLDED_RANGE, UNIT_RANGE, zoo
 from lipspline.priors.denoisers import available, resolve_shipped
 
 SHIPPED = sorted(available())
@@ -155,3 +158,71 @@ def test_the_wheel_holds_the_weights_and_the_recipes(tmp_path):
     source = tmp_path / "src"
     for pattern in ("weights/*.safetensors", "recipes/*.toml", "kernels/*.c"):
         assert {str(path.relative_to(source)) for path in (source / "lipspline").glob(pattern)} <= held
+
+
+def served_to(denoiser, x):
+    """What plug-and-play makes of complex images with a denoiser."""
+    with torch.no_grad():
+        return denoise(denoiser, x)
+
+
+def test_imaginary_parts_are_seen_in_the_middle_of_the_range_and_not_as_black():
+    denoiser = resolve_shipped("lls").at(7, range=FOLDED_RANGE).eval()
+    flat = torch.complex(torch.full((1, 1, 24, 24), 0.5), torch.full((1, 1, 24, 24), -0.4))
+    error = served_to(denoiser, flat) - flat
+    assert error.imag.abs().max() < 0.05  # seen in [-0.15, 1.25] itself it would become -0.15 and more
+    low, high = FOLDED_RANGE
+    width = high - low
+    network = resolve_shipped("lls").at(7 / width)
+    seen = network((flat.imag + (low + high) / 2 - low) / width)
+    torch.testing.assert_close(served_to(denoiser, flat).imag, width * seen + low - (low + high) / 2)
+
+
+def test_a_denoiser_for_nearly_real_images_is_still_certified_and_1_lipschitz_on_complex_ones():
+    denoiser = resolve_shipped("lls").at(7, range=FOLDED_RANGE).double().eval()
+    assert certify(denoiser).upper <= 1
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 1, 16, 16, generator=generator, dtype=torch.complex128)
+    for size in (1e-3, 0.1, 1.0):
+        other = x + size * torch.randn(x.shape, generator=generator, dtype=x.dtype)
+        change = (served_to(denoiser, other) - served_to(denoiser, x)).flatten(1).norm(dim=1)
+        assert (change <= (other - x).flatten(1).norm(dim=1)).all()
+
+
+def test_the_bound_on_the_distance_covers_shifted_imaginary_parts():
+    generator = torch.Generator().manual_seed(1)
+    x = 0.3 * torch.randn(1, 1, 16, 16, generator=generator, dtype=torch.complex64)
+    mask = torch.rand(16, 16, generator=generator) < 0.6
+    H = MRI(mask, images="complex", convention="centred")
+    denoiser = resolve_shipped("lls").at(7, range=FOLDED_RANGE)
+    far = pnp.fbs(H.forward(x), H, denoiser, 0.3, contraction=0.9, tol=1e-6)
+    y = H.forward(x).to(torch.complex128)
+    near = pnp.fbs(y, H, denoiser.double(), 0.3, contraction=0.9, tol=1e-12, max_steps=5000)
+    distance = float((far.value - near.value).norm())
+    assert far.certificate.distance is not None
+    assert distance <= far.certificate.distance < 2 * distance
+
+
+@pytest.mark.parametrize(
+    ("make", "most"),
+    [
+        (lambda x: x, 0.0),
+        (lambda x: 3 * x, 0.2),  # brighter than in the training
+        (lambda x: x - 1, 0.2),
+        (lambda x: torch.complex(x, x - 0.5), 0.0),
+        (lambda x: torch.complex(x, 3 * x), 0.2),
+    ],
+)
+def test_values_that_the_denoiser_was_not_trained_on_are_counted(make, most):
+    x = make(torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(2)))
+    served = resolve_shipped("lls").at(7, range=FOLDED_RANGE if x.is_complex() else UNIT_RANGE)
+    mask = torch.ones(16, 16, dtype=torch.bool)
+    H = MRI(mask, images="complex" if x.is_complex() else "real")
+    share = pnp.fbs(H.forward(x), H, served, 0.1).certificate.unfamiliar
+    assert share == 0 if most == 0 else share > most
+
+
+def test_a_denoiser_that_says_no_range_says_nothing_of_new_values(weights):
+    H = MRI(torch.ones(16, 16, dtype=torch.bool))
+    solution = pnp.fbs(H.forward(torch.rand(1, 1, 16, 16)), H, nn.Softshrink(0.1), 0.1)
+    assert solution.certificate.unfamiliar is None

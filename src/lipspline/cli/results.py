@@ -9,7 +9,7 @@ from lipspline.imaging.cache import Slice, kept
 from lipspline.imaging.held_out import HELD
 from lipspline.imaging.reconstruction import Reconstruction, Rival, mean
 from lipspline.report import Agreement
-from lipspline.report.plain_words import certificate_lines, doubt, lines_text, percent
+from lipspline.report.plain_words import UNFAMILIAR, certificate_lines, doubt, lines_text, percent
 
 TO_CHECK = {
     "CT": (
@@ -59,6 +59,14 @@ def warnings(result: Reconstruction) -> list[str]:
         sentences.append(
             f"slice(s) {_numbers(vague)}: whether the image fits the measurements is doubtful (off by "
             f"{percent(worst.value)}, noise {percent(worst.noise)}). {doubt(worst)} {TO_CHECK[result.scan.modality]}"
+        )
+    if strange := [
+        done for done in result.slices if done.certificate and (done.certificate.unfamiliar or 0) > UNFAMILIAR
+    ]:
+        share = max(done.certificate.unfamiliar or 0 for done in strange if done.certificate)
+        sentences.append(
+            f"slice(s) {_numbers(strange)}: up to {percent(share)} of the values that the denoiser sees are brighter "
+            f"or darker than those it was trained on, and may look wrong. Compare with --prior ridge."
         )
     return [*sentences, *(translated(note) for note in result.scan.notes)]
 

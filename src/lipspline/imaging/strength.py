@@ -30,7 +30,7 @@ from lipspline.imaging.problem import Iteration, Problem, solve_problem
 from lipspline.networks.files import checksum
 from lipspline.operators.elementary import Selected
 from lipspline.pnp import Progress
-from lipspline.priors import COMPLEX_RANGE, UNIT_RANGE, Energy, EnergyPrior, Prior, resolve
+from lipspline.priors import COMPLEX_RANGE, FOLDED_RANGE, UNIT_RANGE, Energy, EnergyPrior, Prior, resolve
 from lipspline.report import DataMisfit
 
 Auto = Literal["auto"]
@@ -249,8 +249,10 @@ def _seen(problem: Problem, factor: float) -> str:
 
 
 def value_range(problem: Problem) -> tuple[float, float]:
-    """The values that real and imaginary parts of an image can have, if its modulus is at most 1."""
-    return COMPLEX_RANGE if problem.direct.is_complex() else UNIT_RANGE
+    """The values that a denoiser is served for: those of real parts if images are complex."""
+    if not problem.direct.is_complex():
+        return UNIT_RANGE
+    return COMPLEX_RANGE if problem.phase is None else FOLDED_RANGE
 
 
 def relative_noise(problem: Problem, prior: float = PRIOR) -> float:

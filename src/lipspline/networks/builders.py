@@ -22,6 +22,9 @@ class Network(InferenceSequential):
     A network read from a file also carries its `certificate` and its `provenance`.
     """
 
+    grey_values: tuple[float, float] | None = None
+    """The values of images that it was trained for, if a prior serves it."""
+
     def __init__(self, layers: Iterable[nn.Module], config: dict[str, Any]):
         super().__init__(*layers)
         self.config = config

@@ -69,6 +69,8 @@ class Rescaled(nn.Module):
         inner: D.
         factor: c, the noise level wanted over the one that D was trained for.
         offset: o, the value that D sees as zero.
+        imaginary_shift: what `pnp` adds to imaginary parts before this map and takes off after it, so that values
+            around 0 are seen as values around it. A shift by a constant does not change the Lipschitz constant.
 
     Example:
         >>> shrink = nn.Softshrink(1.0)
@@ -78,11 +80,15 @@ class Rescaled(nn.Module):
         tensor([-1.,  1.])
     """
 
-    def __init__(self, inner: nn.Module, factor: float, offset: float = 0.0):
+    grey_values: tuple[float, float] | None = None
+    """The values of images that D was trained for, if that is known."""
+
+    def __init__(self, inner: nn.Module, factor: float, offset: float = 0.0, imaginary_shift: float = 0.0):
         super().__init__()
         self.inner = inner
         self.factor = checks.positive("factor", factor)
         self.offset = checks.number("offset", offset)
+        self.imaginary_shift = checks.number("imaginary_shift", imaginary_shift)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.offset == 0:
@@ -90,7 +96,8 @@ class Rescaled(nn.Module):
         return self.offset + self.factor * self.inner((x - self.offset) / self.factor)
 
     def extra_repr(self) -> str:
-        return f"factor={self.factor:g}, offset={self.offset:g}"
+        shift = f", imaginary_shift={self.imaginary_shift:g}" if self.imaginary_shift else ""
+        return f"factor={self.factor:g}, offset={self.offset:g}{shift}"
 
 
 @register_rule(Rescaled, composite=True)

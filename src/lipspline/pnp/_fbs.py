@@ -13,15 +13,17 @@ from torch.nn.utils import parametrize
 from lipspline._infra import checks
 from lipspline.operators import LinearOperator
 from lipspline.operators.base import rayleigh_lower_bound
-from lipspline.pnp.batch import Progress, norms
+from lipspline.pnp.batch import Progress, join_parts, norms, split_parts
 from lipspline.pnp.certificate import (
     ReconstructionCertificate,
     Solution,
     check_norm,
     denoiser_round_off,
     distance_bound,
+    imaginary_shift,
     measure_pairing,
     pairing_violations,
+    unfamiliar_share,
 )
 from lipspline.pnp.guarantee import Denoiser, Setting, lipschitz_bound, vouched_reason
 from lipspline.pnp.iterate import Anderson, FixedPointMap, iterate
@@ -159,7 +161,9 @@ def solve(
         violations.insert(0, "guarantee=False was passed.")
     violations += sorted({run.status.sentence for run in runs if run.status.refutes})
     distance = distance_bound(value, y, H, denoiser, setting, towards) if not violations else (None, "no guarantee")
-    certificate = ReconstructionCertificate.of(setting, violations, pairing, runs, value, *distance)
+    with torch.no_grad():
+        unfamiliar = unfamiliar_share(denoiser, value - setting.step * H.adjoint(H.forward(value) - y))
+    certificate = ReconstructionCertificate.of(setting, violations, pairing, runs, value, *distance, unfamiliar)
     return Solution(value, tuple(runs), certificate)
 
 
@@ -240,7 +244,8 @@ def denoise(denoiser: Denoiser, x: Tensor) -> Tensor:
 
     (Applied to magnitude and phase it would not.)
     """
-    flat = torch.cat([x.real, x.imag]) if x.is_complex() else x.clone()  # it may work in place
+    shift = imaginary_shift(denoiser)
+    flat = split_parts(x, shift) if x.is_complex() else x.clone()  # it may work in place
     _check_precision(denoiser, flat)
     try:
         result = denoiser(flat)
@@ -259,7 +264,7 @@ def denoise(denoiser: Denoiser, x: Tensor) -> Tensor:
             f"The denoiser maps shape {tuple(flat.shape)} to {tuple(result.shape)}, but must keep the shape."
         )
     result = result.to(flat.dtype)
-    return torch.complex(*result.chunk(2)) if x.is_complex() else result
+    return join_parts(result, shift) if x.is_complex() else result
 
 
 def _check_precision(denoiser: Denoiser, x: Tensor) -> None:

@@ -61,6 +61,23 @@ def scale(factor: Tensor, x: Tensor) -> Tensor:
     return factor.to(x.real.dtype).reshape(-1, *[1] * (x.ndim - 1)) * x
 
 
+def split_parts(x: Tensor, shift: float = 0.0) -> Tensor:
+    """Real parts and shifted imaginary parts of complex images, one below the other: `(B, ...) -> (2B, ...)`.
+
+    Example:
+        >>> split_parts(torch.tensor([[1 + 2j]]), 0.5), join_parts(torch.tensor([[1.0], [2.5]]), 0.5)
+        (tensor([[1.0000],
+                [2.5000]]), tensor([[1.+2.j]]))
+    """
+    return torch.cat([x.real, x.imag + shift if shift else x.imag])
+
+
+def join_parts(parts: Tensor, shift: float = 0.0) -> Tensor:
+    """The complex images of which `split_parts` made these parts: `(2B, ...) -> (B, ...)`."""
+    real, imaginary = parts.chunk(2)
+    return torch.complex(real, imaginary - shift if shift else imaginary)
+
+
 def _real_rows(x: Tensor) -> Tensor:
     return (torch.view_as_real(x) if x.is_complex() else x).flatten(start_dim=1)
 

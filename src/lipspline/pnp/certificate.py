@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lipspline._infra import checks
 from lipspline.certification.round_off import EPS, UnknownRoundOff, evaluate_exactly
 from lipspline.operators import LinearOperator
-from lipspline.pnp.batch import ImageRun, Status, inner, norms
+from lipspline.pnp.batch import ImageRun, Status, inner, join_parts, norms, split_parts
 from lipspline.pnp.guarantee import Denoiser, Estimate, ObjectiveSetting, Setting, Tier, contracts
 
 # An adjoint that is off by more than this is another operator, not round-off in float32.
@@ -28,6 +28,10 @@ class Pairing:
 
     error: float
     stretch: float
+
+
+NEARLY = 0.05
+"""Values that are outside of the range of a denoiser by less than this share of it do it no harm."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class ReconstructionCertificate:
     """Bound on `‖x - x*‖ / ‖x‖`: the distance as a share of the image."""
     status: Status = Status.CONVERGED
     """How the iteration ended, for the first image that did not converge, if any."""
+    unfamiliar: float | None = None
+    """The share of values at the end that the denoiser was not trained on, if it says which those are."""
 
     @classmethod
     def of(
@@ -65,6 +71,7 @@ class ReconstructionCertificate:
         value: Tensor,
         distances: Tensor | None,
         distance_note: str,
+        unfamiliar: float | None = None,
     ) -> "ReconstructionCertificate":
         """The certificate of a batch from the record of each image, and bounds `(B,)` on their distances."""
         longest = max(runs, key=lambda run: run.steps)
@@ -82,6 +89,7 @@ class ReconstructionCertificate:
             distance_note=distance_note,
             relative_distance=None if shares is None or not torch.isfinite(shares).all() else float(shares.max()),
             status=next((run.status for run in runs if not run.converged), Status.CONVERGED),
+            unfamiliar=unfamiliar,
         )
 
     @property
@@ -319,8 +327,31 @@ def _denoised(denoiser: nn.Module, x: Tensor, error: Tensor) -> tuple[Tensor, Te
     """The denoiser at one image, by real and imaginary part, and its error."""
     if not x.is_complex():
         return evaluate_exactly(denoiser, x, error)
-    parts, errors = evaluate_exactly(denoiser, torch.cat([x.real, x.imag]), error.repeat(2))
-    return torch.complex(*parts.chunk(2)), errors.square().sum().sqrt().unsqueeze(0)
+    shift = imaginary_shift(denoiser)
+    flat = split_parts(x, shift)
+    parts, errors = evaluate_exactly(denoiser, flat, error.repeat(2) + _shift_round_off(flat, shift))
+    return join_parts(parts, shift), (errors + _shift_round_off(parts, shift)).square().sum().sqrt().unsqueeze(0)
+
+
+def imaginary_shift(denoiser: Denoiser) -> float:
+    """What is added to imaginary parts before a denoiser is applied to them, and taken off after it."""
+    return float(getattr(denoiser, "imaginary_shift", 0.0))
+
+
+def unfamiliar_share(denoiser: Denoiser, z: Tensor) -> float | None:
+    """The share of values outside of those that a denoiser was trained on, in the worst image or part of one."""
+    known = getattr(denoiser, "grey_values", None)
+    if known is None:
+        return None
+    margin = NEARLY * (known[1] - known[0])
+    parts = split_parts(z, imaginary_shift(denoiser)) if z.is_complex() else z
+    strange = (parts < known[0] - margin) | (parts > known[1] + margin)
+    return float(strange.flatten(1).double().mean(dim=1).max())
+
+
+def _shift_round_off(parts: Tensor, shift: float) -> Tensor:
+    """What the shift of imaginary parts may lose, for real and imaginary parts: `(2B, ...) -> (2B,)`."""
+    return EPS * (norms(parts) + norms(torch.full_like(parts, shift))) if shift else torch.zeros_like(norms(parts))
 
 
 def wide(x: Tensor) -> Tensor:

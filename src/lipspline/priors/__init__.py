@@ -3,11 +3,12 @@
 from lipspline.priors.denoisers import DenoiserPrior, zoo
 from lipspline.priors.energy import Energy
 from lipspline.priors.lookup import EnergyPrior, catalogue, resolve
-from lipspline.priors.prior import COMPLEX_RANGE, UNIT_RANGE, Kind, Prior
+from lipspline.priors.prior import COMPLEX_RANGE, FOLDED_RANGE, UNIT_RANGE, Kind, Prior
 from lipspline.priors.ridge import RidgeEnergy
 
 __all__ = [
     "COMPLEX_RANGE",
+    "FOLDED_RANGE",
     "UNIT_RANGE",
     "DenoiserPrior",
     "Energy",

@@ -5,7 +5,8 @@ A network knows only the grey values that it was trained on. For a range [a, b] 
     a + w D((x - a) / w),    w = b - a,
 
 which has the Lipschitz constant of D: differences are divided and multiplied by the same number. Noise of level s in x
-is noise of level s / w for D.
+is noise of level s / w for D. Imaginary parts lie around 0, and are shifted by (a + b) / 2 to be seen in the middle of
+the range: in [a, b] itself they would be black, and the network would cut off what is below.
 """
 
 import functools
@@ -85,7 +86,12 @@ class DenoiserPrior(Prior):
         """
         factor = self._wider(range)
         network = self._trained(noise, factor)
-        return network if range == self.range else Rescaled(network, factor, offset=range[0] - factor * self.range[0])
+        served: Network | Rescaled = network
+        if range != self.range:
+            offset, middle = range[0] - factor * self.range[0], (range[0] + range[1]) / 2
+            served = Rescaled(network, factor, offset, imaginary_shift=middle)
+        served.grey_values = checked_range(range)
+        return served
 
     def levels_for(self, range: tuple[float, float]) -> tuple[float, ...]:
         """The levels that it was trained for, times how much wider a range is than that of the training."""

@@ -13,6 +13,9 @@ UNIT_RANGE = (0.0, 1.0)
 """The grey values that images have unless something else is said."""
 COMPLEX_RANGE = (-1.0, 1.0)
 """The values of real and imaginary parts of complex images whose modulus is at most 1."""
+FOLDED_RANGE = (-0.15, 1.25)
+"""The same for images whose phase, as far as it is known, is a part of the operator: they are nearly real and positive,
+with imaginary parts between -0.7 and 0.7, and may be a quarter brighter than the zero-filled image."""
 
 
 class Kind(StrEnum):
@@ -56,7 +59,8 @@ class Prior(ABC):
 
         Args:
             noise: the noise level, in units of 1/255 for values in [0, 1], whatever `range` is.
-            range: the values that occur, such as (-1, 1) for real and imaginary parts of complex images.
+            range: the values that occur, such as (-1, 1) for complex images. It is that of real parts; that of
+                imaginary parts is as wide, with 0 in the middle.
         """
 
     @property

@@ -42,7 +42,7 @@ def certificate_lines(
     fit = [] if misfit is None else [misfit_line(misfit)]
     return {
         PROMISED: [*promised, _distance(certificate)],
-        "What happened": [*fit, _settled(certificate), _steps(certificate)],
+        "What happened": [*fit, *_familiar(certificate), _settled(certificate), _steps(certificate)],
         HYPOTHESES: [*hypotheses, _pairing(certificate)],
     }
 
@@ -277,6 +277,23 @@ def _settled(certificate: ReconstructionCertificate) -> Line:
         f"{one_part_in(certificate.residual)}, and {one_part_in(certificate.tol)} was asked for."
     )
     return Line("Last change", f"{certificate.residual:.2g}", sentence, "violated")
+
+
+UNFAMILIAR = 0.005
+"""A larger share of values that the denoiser was not trained on is warned of."""
+
+
+def _familiar(certificate: ReconstructionCertificate) -> list[Line]:
+    if certificate.unfamiliar is None:
+        return []
+    name, share = "Values new to the denoiser", certificate.unfamiliar
+    if share <= UNFAMILIAR:
+        return [Line(name, percent(share), "Nearly all values are among those that it was trained on.", "measured")]
+    sentence = (
+        "So many values are brighter or darker than those that it was trained on. The proof holds for them too, but "
+        "what the denoiser makes of them may look wrong. Take an energy such as ridge, or other units of the data."
+    )
+    return [Line(name, f"{percent(share)}, doubtful", sentence, "measured")]
 
 
 def _steps(certificate: ReconstructionCertificate) -> Line:
