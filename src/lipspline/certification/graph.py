@@ -22,7 +22,7 @@ from torch.fx.node import map_arg
 from lipspline.certification import contractions, functions, moves  # noqa: F401 (they register rules)
 from lipspline.certification.certificate import LayerBound
 from lipspline.certification.flow import CHEAP, Flow, Multiple, joint_upper
-from lipspline.certification.operations import NO_RULE, OPERATIONS, Call
+from lipspline.certification.operations import NO_RULE, OPERATIONS, Call, applied
 from lipspline.nn.fold import freeze
 
 LeafBound = Callable[[str, nn.Module], LayerBound | None]
@@ -204,7 +204,7 @@ def _evaluated(node: Any, values: dict[Any, Any], rows: list[_Row], leaves: dict
         elif name not in OPERATIONS:
             raise ValueError(NO_RULE)
         else:
-            result = OPERATIONS[name](call)
+            result = applied(call)
     except ValueError as error:
         raise NoOperationRule(f"{where(node)}: {error}.".replace("..", ".")) from None
     flow = next((f for f in (result if isinstance(result, list) else [result]) if isinstance(f, Flow)), None)
