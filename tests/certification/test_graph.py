@@ -321,6 +321,32 @@ def test_a_module_that_runs_something_else_when_traced_is_refused():
         ls.certify(Sly(), (2,))
 
 
+def test_a_module_with_a_declared_part_runs_what_is_traced():
+    class SlyAround(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part = ls.declare(lambda x: 2 * x, upper=2.0, reason="twice")
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.part(x) if torch.compiler.is_compiling() else self.part(x) + 100 * x.flip(1)
+
+    with pytest.raises(ValueError, match="something else when"):
+        ls.certify(SlyAround(), (2,))
+
+
+def test_a_declared_part_takes_one_tensor_by_place_or_by_name():
+    part = ls.declare(lambda x: 2 * x, upper=2.0, reason="twice")
+    assert ls.certify(Written(lambda x, part: part(x=x) + x, part=part), (2,)).upper == 3
+
+    class Both(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return x + y
+
+    ls.register_rule(Both)(lambda layer: (1.0, "said so"))
+    with pytest.raises(ValueError, match=r"Layer 'parts.both' \(Both\) has a bound for one tensor .* with 2 arguments"):
+        ls.certify(Written(lambda x, both: both(x, x), both=Both()), (2,))
+
+
 def test_hooks_are_traced_with_the_rest():
     layer = nn.Identity()
     layer.register_forward_hook(lambda module, inputs, output: 7 * output)
