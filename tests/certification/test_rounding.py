@@ -274,6 +274,10 @@ def test_numbers_of_a_wider_type_are_rounded_when_compared(name: str, dtype: tor
     assert bound_of(same, x, 1.0) == 0
 
 
+def test_a_list_of_one_tensor_is_a_list():
+    assert bound_of(Function(lambda x: x.chunk(2, 1)[0]), torch.zeros(1, 1), 1.0) == 0
+
+
 def test_float16_does_not_hold_all_numbers_of_bfloat16():
     x = torch.full((1, 4), 1e-9, dtype=torch.bfloat16)
     cast = Function(lambda x: x.to(torch.float16))

@@ -308,7 +308,8 @@ def _computed(node: Any, values: dict[Any, Any], setting: Arithmetic) -> Any:
         for (shape, dtype), size, error in zip(call.outputs, sizes, errors, strict=False)
     ]
     results[0] = _with_kind(operation, results[0])
-    return results[0] if len(call.outputs) == 1 else [replace(r, step=results[0].step) for r in results]
+    several = isinstance(node.meta["val"], (list, tuple))
+    return [replace(r, step=results[0].step) for r in results] if several else results[0]
 
 
 def _with_kind(operation: Operation, result: Computed) -> Computed:
