@@ -50,6 +50,19 @@ EXACT = {
         lambda x: torch.cat([f(x.view(-1, 2, 2), 2, keepdim=True)[0] for f in (torch.min, torch.max)], 2), 1.0),
     "twice the larger entry": (
         lambda x: torch.cat([f(x.view(-1, 2, 2), 2, keepdim=True)[0] for f in (torch.max, torch.max)], 2), 2**0.5),
+    "the larger half, the smaller, and the larger again": (
+        lambda x: torch.cat(
+            [(larger := torch.maximum(*x.chunk(2, 1))), torch.minimum(*x.chunk(2, 1)), larger], 1), math.sqrt(2)),
+    "the larger half and the smaller, of other numbers": (
+        lambda x: torch.cat([torch.maximum(x[:, :2] + 1, x[:, 2:]), torch.minimum(*x.chunk(2, 1))], 1), math.sqrt(2)),
+    "pairs by their larger and smaller entry, of other numbers": (
+        lambda x: torch.cat(
+            [(x.view(-1, 2, 2) + torch.tensor([0.0, 1.0]).to(x)).max(2)[0], x.view(-1, 2, 2).min(2)[0]], 1),
+        math.sqrt(2)),
+    "the larger and the smaller of two, constants between": (
+        lambda x: torch.cat(
+            [torch.maximum(F.pad(x[:, :2], (0, 1)), F.pad(x[:, 2:], (1, 0))),
+             torch.minimum(F.pad(x[:, :2], (0, 1), value=5), F.pad(x[:, 2:], (1, 0), value=5))], 1), math.sqrt(2)),
     "a mean that is removed": (lambda x: x - x.mean(1, keepdim=True), 1.0),
     "a mean that is added": (lambda x: x + x.mean(1, keepdim=True), 2.0),
     "a sum over an axis": (lambda x: x.sum(1), 2.0),
@@ -244,6 +257,21 @@ REFUSED = {
     "an axis of size 1": (lambda x: torch.einsum("bi,i->b", x[:, :1], torch.ones(4)), "axis of size 1"),
     "the spread of one entry": (lambda x: x.std(0), "divides the spread of 1 entries by 0"),
     "distances": (lambda x: torch.cdist(x, torch.ones(1, 4)), "register_rule or lipspline.declare"),
+    "a bias from the input": (lambda x: F.linear(x.view(4), torch.ones(2, 4), x.view(4)[:2])[None], "bias depends on"),
+    "a bias of a convolution": (
+        lambda x: F.conv1d(x.view(2, 2), torch.ones(2, 2, 1), x.view(2, 2)[:, 0])[None],
+        "bias depends on",
+    ),
+    "a bias of a transposed convolution": (
+        lambda x: F.conv_transpose1d(x.view(2, 2), torch.ones(2, 2, 1), x.view(2, 2)[:, 0])[None],
+        "bias depends on",
+    ),
+    "a bias of a normalisation": (
+        lambda x: F.batch_norm(x.view(1, 4), torch.zeros(4), torch.ones(4), bias=x.view(4)),
+        "bias depends on",
+    ),
+    "complex factors": (lambda x: (x * torch.tensor([3j, 1, 1, 1])).abs(), "makes complex numbers"),
+    "a complex factor": (lambda x: (x * 2j).abs(), "makes complex numbers"),
     "an unknown operation": (lambda x: torch.special.bessel_j0(x), "no rule"),
     "integers that learn": (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -8, 7), "jumps"),
     "a branch on values": (lambda x: x if x.sum() > 0 else -x, "cannot trace"),
@@ -255,6 +283,24 @@ def test_what_has_no_rule_is_refused_with_the_reason(name: str):
     function, reason = REFUSED[name]
     with pytest.raises(ValueError, match=reason):
         ls.certify(Written(function), (4,))
+
+
+@pytest.mark.parametrize("pads", [(-1, 3), (3, -1), (-2, 4), (1, 1), (2, 0), (3, 3)])
+def test_circular_padding_that_crops_is_no_circular_convolution(pads: tuple[int, int]):
+    torch.manual_seed(0)
+    for _ in range(5):
+        weight = torch.randn(2, 1, 3, dtype=torch.float64)
+
+        def function(x: Tensor, weight: Tensor = weight) -> Tensor:
+            return F.conv1d(F.pad(x, pads, mode="circular"), weight)
+
+        exact = torch.autograd.functional.jacobian(function, torch.randn(1, 1, 6, dtype=torch.float64)).reshape(-1, 6)
+        assert upper(function, (1, 6)) >= float(torch.linalg.matrix_norm(exact, 2)) * (1 - 1e-12)
+
+
+def test_a_complex_example_is_refused():
+    with pytest.raises(ValueError, match=r"The example is complex \(torch.complex64\)"):
+        ls.certify(nn.Tanh(), torch.randn(1, 4, dtype=torch.complex64))
 
 
 def test_a_refusal_names_the_line_of_the_users_code():
@@ -273,6 +319,32 @@ def test_a_module_that_runs_something_else_when_traced_is_refused():
 
     with pytest.raises(ValueError, match="something else when"):
         ls.certify(Sly(), (2,))
+
+
+def test_a_module_with_a_declared_part_runs_what_is_traced():
+    class SlyAround(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part = ls.declare(lambda x: 2 * x, upper=2.0, reason="twice")
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.part(x) if torch.compiler.is_compiling() else self.part(x) + 100 * x.flip(1)
+
+    with pytest.raises(ValueError, match="something else when"):
+        ls.certify(SlyAround(), (2,))
+
+
+def test_a_declared_part_takes_one_tensor_by_place_or_by_name():
+    part = ls.declare(lambda x: 2 * x, upper=2.0, reason="twice")
+    assert ls.certify(Written(lambda x, part: part(x=x) + x, part=part), (2,)).upper == 3
+
+    class Both(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return x + y
+
+    ls.register_rule(Both)(lambda layer: (1.0, "said so"))
+    with pytest.raises(ValueError, match=r"Layer 'parts.both' \(Both\) has a bound for one tensor .* with 2 arguments"):
+        ls.certify(Written(lambda x, both: both(x, x), both=Both()), (2,))
 
 
 def test_hooks_are_traced_with_the_rest():

@@ -130,7 +130,6 @@ def test_dynamic_steps_are_never_tiny():
     assert 0.9e-5 < error <= bound < 4e-5
 
 
-_REAL = quantized._real
 PLANTED: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[..., None], tuple[str, ...]]] = {
     "small steps": (
         lambda patch: patch.setattr(quantized, "SMALLEST_STEP", 0.0),
@@ -138,7 +137,7 @@ PLANTED: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[..., Non
         (),
     ),
     "the bias": (
-        lambda patch: patch.setattr(quantized, "_real", lambda weight: (_REAL(weight)[0], 0.0)),
+        lambda patch: patch.setattr(quantized, "_error_of_bias", lambda *_: 0.0),
         test_a_bias_may_become_an_integer_itself,
         ("qnnpack",),
     ),
@@ -215,6 +214,22 @@ def test_sums_that_a_processor_may_not_hold_are_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False, raising=False)
     with pytest.raises(ValueError, match="adds pairs of its products in 16 bits"):
         ls.certify(model, (6,), input_bound=1.0)
+
+
+@pytest.mark.skipif("qnnpack" not in ENGINES, reason="this torch has no qnnpack, which makes the bias an integer")
+def test_a_bias_of_too_many_steps_is_refused():
+    """The integer saturates, so that the engine returns another number altogether."""
+    torch.backends.quantized.engine = "qnnpack"
+    layer = nn.Linear(4, 1)
+    with torch.no_grad():
+        layer.weight.fill_(1e-5)
+        layer.bias.fill_(100.0)
+    model = nn.Sequential(quantization.QuantStub(), layer, quantization.DeQuantStub()).eval()
+    model.qconfig = quantization.get_default_qconfig("qnnpack")  # type: ignore[assignment]
+    observed = quantization.prepare(model)
+    observed(torch.linspace(-1, 1, 4)[None])
+    with pytest.raises(ValueError, match=r"its bias is .* an integer that may exceed 32 bits"):
+        ls.certify(quantization.convert(observed), (4,), input_bound=1.0)
 
 
 def test_operations_on_integers_without_a_rule_have_no_bound():

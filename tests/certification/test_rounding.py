@@ -255,7 +255,50 @@ def test_an_input_bound_needs_an_input():
             ls.certify(nn.Linear(2, 2), (2,), input_bound=size, accumulator=accumulator)
 
 
+BETWEEN_TYPES = {
+    "clamp": lambda x, c: x.clamp(max=c),
+    "maximum": lambda x, c: torch.maximum(x, c),
+    "fmin": lambda x, c: torch.fmin(c, x),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN_TYPES)
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+def test_numbers_of_a_wider_type_are_rounded_when_compared(name: str, dtype: torch.dtype):
+    """A single number, whatever its type, becomes one of the type of the tensor that it is compared with."""
+    level, x = torch.tensor(0.3001, dtype=torch.float64), torch.linspace(-1, 1, 8, dtype=dtype)[None]
+    model = Function(lambda x: BETWEEN_TYPES[name](x, level))
+    seen = float((model(x).double() - model(x.double())).norm())
+    assert 0 < seen <= bound_of(model, x, 1.0)
+    same = Function(lambda x: BETWEEN_TYPES[name](x, level.to(x)))
+    assert bound_of(same, x, 1.0) == 0
+
+
+def test_a_list_of_one_tensor_is_a_list():
+    assert bound_of(Function(lambda x: x.chunk(2, 1)[0]), torch.zeros(1, 1), 1.0) == 0
+
+
+def test_float16_does_not_hold_all_numbers_of_bfloat16():
+    x = torch.full((1, 4), 1e-9, dtype=torch.bfloat16)
+    cast = Function(lambda x: x.to(torch.float16))
+    assert float(cast(x).double().sub(x.double()).norm()) <= bound_of(cast, x, 1.0) <= 2e-7
+    assert bound_of(Function(lambda x: x.float()), x, 1.0) == 0
+
+
+def test_a_factor_below_the_smallest_number_is_taken_for_zero():
+    x = torch.full((1, 4), 1e30)
+    model = Function(lambda x: x * 1e-46)
+    assert float(model(x.double()).norm()) <= bound_of(model, x, 1e30)
+    layer = nn.BatchNorm1d(4).eval()
+    with torch.no_grad():
+        layer.weight.fill_(1e-41)  # type: ignore[union-attr]
+        exact = float(layer.double()(x.double()).norm())
+    assert exact <= bound_of(layer.float(), x, 1e30)  # some processors take the weight for zero
+
+
 NO_BOUND = {
+    "a divisor that is infinite": (Function(lambda x: x / 1e39), torch.float32, 1.0, "too small or too large"),
+    "a divisor that is zero": (Function(lambda x: x / 1e-46), torch.float32, 1e-10, "too small or too large"),
     "an operation without a rule": (
         Function(lambda x: x.softmax(-1)),
         torch.float32,

@@ -273,6 +273,7 @@ class Flow:
         padded: the mode, the pixels (last axis first) and the tensor around which they were put.
         function: the name of the function in `pointwise`.
         mean_of: a tensor of which this one holds the means over some axes, which it keeps with one entry.
+        shifted: whether constants were added to the entries, or stand between them.
     """
 
     shape: tuple[int, ...]
@@ -284,6 +285,7 @@ class Flow:
     padded: "tuple[str, list[tuple[int, int]], Flow] | None" = None
     function: str | None = None
     mean_of: "Flow | None" = None
+    shifted: bool = False
 
     @cached_property
     def upper(self) -> float:
@@ -301,10 +303,10 @@ class Flow:
 def joint_upper(flows: Sequence[Flow]) -> float:
     """Bound several tensors as one long vector: entries of one tensor count once, sorted pairs as what was sorted."""
     flows = list(flows)
-    for one, other in itertools.combinations(flows, 2):
-        a, b = one.ordered, other.ordered
+    for i, j in itertools.combinations(range(len(flows)), 2):
+        a, b = flows[i].ordered, flows[j].ordered
         if a and b and a[0] != b[0] and _is_same(a[1], b[1]) and _is_same(a[2], b[2]):
-            rest = [flow for flow in flows if flow is not one and flow is not other]
+            rest = [flow for k, flow in enumerate(flows) if k not in (i, j)]
             return joint_upper([*rest, a[1], a[2]])
     groups: dict[int, tuple[Flow, list[Tensor]]] = {}
     for flow in flows:
@@ -321,10 +323,10 @@ def joint_upper(flows: Sequence[Flow]) -> float:
 
 
 def _is_same(one: Flow, other: Flow) -> bool:
-    """Whether two tensors are one, or hold the same entries of one."""
+    """Whether two tensors are one, or hold the same entries of one, and no constants beside them."""
     if one is other:
         return True
-    if one.picks is None or other.picks is None or one.shape != other.shape:
+    if one.shifted or other.shifted or one.picks is None or other.picks is None or one.shape != other.shape:
         return False
     return one.picks[0] is other.picks[0] and torch.equal(one.picks[1], other.picks[1])
 

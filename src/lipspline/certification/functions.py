@@ -300,7 +300,7 @@ def _householder(call: Call) -> Flow:
     return call.stretched(call["x"], gain, "reflects pairs of channels")
 
 
-@operation("lipspline.swap_pairs")
+@operation("lipspline.swap_pairs", several=True)
 def _sort_pairs(call: Call) -> Flow:
     if call["g"] is not call["x"]:
         raise ValueError(MULTIPLIED)

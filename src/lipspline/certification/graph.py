@@ -22,7 +22,7 @@ from torch.fx.node import map_arg
 from lipspline.certification import contractions, functions, moves  # noqa: F401 (they register rules)
 from lipspline.certification.certificate import LayerBound
 from lipspline.certification.flow import CHEAP, Flow, Multiple, joint_upper
-from lipspline.certification.operations import NO_RULE, OPERATIONS, Call
+from lipspline.certification.operations import NO_RULE, OPERATIONS, Call, applied
 from lipspline.nn.fold import freeze
 
 LeafBound = Callable[[str, nn.Module], LayerBound | None]
@@ -49,8 +49,8 @@ def graph_bounds(model: nn.Module, example: Tensor, leaf: LeafBound) -> tuple[fl
     """
     frozen = freeze(model)
     output = _run(frozen, example)
-    leaves = _cut_leaves(frozen, example, leaf)
-    program = _traced(frozen, example, None if leaves else output)
+    with _cut_leaves(frozen, example, leaf) as leaves:
+        program = _traced(frozen, example, output)
     upper, rows = walked(program.graph, _constants(program), example, leaves)
     return upper, rows, output
 
@@ -134,7 +134,7 @@ def quiet() -> Iterator[None]:
 
 
 def _traced(model: nn.Module, example: Tensor, output: Any) -> Any:
-    """The program of a module, without operations in place; it must compute `output`, unless that is None."""
+    """The program of a module, without operations in place; it must compute `output`."""
     with quiet(), torch.no_grad():
         try:
             exported = torch.export.export(model, (example.clone(),), strict=False)
@@ -144,8 +144,7 @@ def _traced(model: nn.Module, example: Tensor, output: Any) -> Any:
                 f"torch.export cannot trace this module ({type(error).__name__}: {line[0] if line else ''}), so that "
                 f"certify cannot see what it computes. Branches that depend on values of tensors are the usual reason."
             ) from error
-        if output is not None:
-            _check_same(output, exported.module()(example.clone()))
+        _check_same(output, exported.module()(example.clone()))
         program = exported.run_decompositions({}) if _writes(exported) else exported
     signature = program.graph_signature
     changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
@@ -204,7 +203,7 @@ def _evaluated(node: Any, values: dict[Any, Any], rows: list[_Row], leaves: dict
         elif name not in OPERATIONS:
             raise ValueError(NO_RULE)
         else:
-            result = OPERATIONS[name](call)
+            result = applied(call)
     except ValueError as error:
         raise NoOperationRule(f"{where(node)}: {error}.".replace("..", ".")) from None
     flow = next((f for f in (result if isinstance(result, list) else [result]) if isinstance(f, Flow)), None)
@@ -274,10 +273,14 @@ def where(node: Any) -> str:
 
 _library = torch.library.Library("lipspline", "FRAGMENT")
 _library.define("certified_layer(Tensor x, int index, int[] shape) -> Tensor")
+_cut: dict[int, Callable[[Tensor], Tensor]] = {}
+"""What the modules that were cut out compute, by index: the traced program is compared with the module."""
+_library.impl("certified_layer", lambda x, index, shape: _cut[index](x).clone(), "CompositeExplicitAutograd")
 torch.library.register_fake("lipspline::certified_layer", lambda x, index, shape: x.new_empty(shape), lib=_library)
 
 
-def _cut_leaves(model: nn.Module, example: Tensor, leaf: LeafBound) -> dict[int, LayerBound]:
+@contextmanager
+def _cut_leaves(model: nn.Module, example: Tensor, leaf: LeafBound) -> Iterator[dict[int, LayerBound]]:
     """Put one operation, `lipspline.certified_layer`, in the place of each module that has a bound of its own."""
     bounds: dict[int, LayerBound] = {}
     found: dict[int, nn.Module] = {}
@@ -290,21 +293,41 @@ def _cut_leaves(model: nn.Module, example: Tensor, leaf: LeafBound) -> dict[int,
             bounds[len(found)] = bound
             found[len(found)] = module
             inside = (*inside, f"{name}.")
-    if not found:
-        return {}
+    shapes = _shapes_of(found, model, example, {i: bound.name for i, bound in bounds.items()})
+    _cut.update({i: module.forward for i, module in found.items()})
+    for i, module in found.items():
+        vars(module)["forward"] = lambda *inputs, i=i, **options: torch.ops.lipspline.certified_layer(
+            x := [*inputs, *options.values()][0], i, shapes[i, tuple(x.shape)]
+        )
+    try:
+        yield bounds
+    finally:
+        _cut.clear()
+
+
+def _shapes_of(
+    found: dict[int, nn.Module], model: nn.Module, example: Tensor, names: dict[int, str]
+) -> dict[tuple[int, tuple[int, ...]], list[int]]:
+    """The shapes of what modules return, by their number and the shape of what they get."""
     shapes: dict[tuple[int, tuple[int, ...]], list[int]] = {}
 
-    def remember(module: nn.Module, inputs: Any, output: Any, i: int) -> None:
-        shapes[i, tuple(inputs[0].shape)] = list(output.shape)
+    def remember(module: nn.Module, inputs: Any, options: dict[str, Any], output: Any, i: int) -> None:
+        given = [*inputs, *options.values()]
+        if len(given) != 1 or not isinstance(given[0], Tensor) or not isinstance(output, Tensor):
+            raise NoOperationRule(
+                f"Layer {names[i]!r} ({type(module).__name__}) has a bound for one tensor that it gets and one that it "
+                f"returns, but is called with {len(given)} arguments, or returns something else."
+            )
+        shapes[i, tuple(given[0].shape)] = list(output.shape)
 
-    handles = [module.register_forward_hook(partial(remember, i=i)) for i, module in found.items()]
-    with torch.no_grad():
-        model(example.clone())
-    for handle in handles:
-        handle.remove()
-    for i, module in found.items():
-        vars(module)["forward"] = lambda x, i=i: torch.ops.lipspline.certified_layer(x, i, shapes[i, tuple(x.shape)])
-    return bounds
+    if found:
+        hooks = [m.register_forward_hook(partial(remember, i=i), with_kwargs=True) for i, m in found.items()]
+        try:
+            _run(model, example)
+        finally:
+            for hook in hooks:
+                hook.remove()
+    return shapes
 
 
 def as_example(model: nn.Module, shape_or_example: "tuple[int, ...] | Tensor") -> Tensor:

@@ -47,7 +47,13 @@ def _picked(call: Call, flow: Flow, places: Tensor, output: int) -> Flow:
     picks = root, (indices if before is None else torch.where(indices >= 0, before[indices.clamp(min=0)], -1))
     upper = min(multiply_up(flow.upper, gain), multiply_up(root.upper, copies_root(picks[1])))
     call.gain, call.reason = gain, "moves entries" if gain <= 1 else "shows entries more than once"
-    return Flow(shape, dtype, {next(new_source): (Multiple(1.0), upper)}, picks=picks)
+    return _held(flow, shape, dtype, upper, picks)
+
+
+def _held(flow: Flow, shape: tuple[int, ...], dtype: torch.dtype, upper: float, picks: tuple[Flow, Tensor]) -> Flow:
+    """Entries that a tensor holds, as a source of their own; they have its constants, if others are picked by it."""
+    shifted = (flow.shifted and flow.picks is not None) or bool((picks[1] < 0).any())
+    return Flow(shape, dtype, {next(new_source): (Multiple(1.0), upper)}, picks=picks, shifted=shifted)
 
 
 SAME_NAMES = (
@@ -107,7 +113,7 @@ def _filled(call: Call) -> Tensor:
 # Several tensors together
 
 
-@operation("aten.cat", "aten.concat", "aten.concatenate", "aten.stack", "aten.hstack", "aten.vstack")
+@operation("aten.cat", "aten.concat", "aten.concatenate", "aten.stack", "aten.hstack", "aten.vstack", several=True)
 def _concatenated(call: Call) -> Flow:
     flows = call.flows
     upper = min(joint_upper(flows), root_sum_of_squares_up(*(flow.upper for flow in flows)))
@@ -121,14 +127,11 @@ def _pair(call: Call) -> "tuple[str, Flow, Flow] | None":
         return None
     root, places = flow.picks or (flow, torch.arange(math.prod(flow.shape)))
     halves = (half.flatten() for half in places.reshape(flow.shape).unbind(axis))
-    one, other = (
-        Flow(call.outputs[0][0], flow.dtype, {next(new_source): (Multiple(1.0), flow.upper)}, picks=(root, half))
-        for half in halves
-    )
+    one, other = (_held(flow, call.outputs[0][0], flow.dtype, flow.upper, (root, half)) for half in halves)
     return call.name.removeprefix("aten."), one, other
 
 
-@operation("aten.max", "aten.min", "aten.maximum", "aten.minimum", "aten.fmax", "aten.fmin")
+@operation("aten.max", "aten.min", "aten.maximum", "aten.minimum", "aten.fmax", "aten.fmin", several=True)
 def _larger(call: Call) -> "Flow | list[Flow | None]":
     if call["other"] is None:  # along an axis, with or without the places
         flow = call.stretched(call.input(), 1.0, "one entry of many", ordered=_pair(call))

@@ -83,16 +83,31 @@ NO_RULE = (
 )
 Rule = Callable[[Call], "Flow | list[Flow | None] | Tensor"]
 OPERATIONS: dict[str, Rule] = {}
+_SEVERAL: set[str] = set()
 
 
-def operation(*names: str) -> Callable[[Rule], Rule]:
-    """Register the rule of operations by name, such as `aten.relu`; all overloads share it."""
+def operation(*names: str, several: bool = False) -> Callable[[Rule], Rule]:
+    """Register the rule of operations by name, such as `aten.relu`; all overloads share it.
+
+    `several` says that the rule reads every argument that may depend on the input.
+    """
 
     def register(rule: Rule) -> Rule:
         OPERATIONS.update(dict.fromkeys(names, rule))
+        _SEVERAL.update(names if several else ())
         return rule
 
     return register
+
+
+def applied(call: Call) -> "Flow | list[Flow | None] | Tensor":
+    """What the rule of an operation says, if it is about all that the operation does."""
+    if any(dtype.is_complex for _, dtype in call.outputs):
+        raise ValueError("it makes complex numbers, for which certify has no rules. Compute with two real tensors")
+    result = OPERATIONS[call.name](call)
+    if call.name not in _SEVERAL and len(call.flows) > 1:
+        raise ValueError("its weight or bias depends on the input, too, for which certify has no rule. Add it after")
+    return result
 
 
 # Linear layers
@@ -191,6 +206,8 @@ def _padded_convolution(call: Call, flow: Flow, known: Convolution, reach: Seque
     pairs = [*reversed(pairs)]
     axes = len(reach)
     around = pairs if len(pairs) == axes else None
+    if any(pixels < 0 for pair in pairs for pixels in pair):
+        around = None  # it crops, too
     if mode == "circular" and around is not None:
         exact = all(sum(pair) == taps for pair, taps in zip(around, reach, strict=True))
         wrapped = replace(known, wrapped=True, anchor=tuple(pair[0] for pair in around))
@@ -198,7 +215,7 @@ def _padded_convolution(call: Call, flow: Flow, known: Convolution, reach: Seque
             return call.linear(_followed_by(inner, wrapped), "operator norm over all frequencies, circular")
         if all(sum(pair) <= taps for pair, taps in zip(around, reach, strict=True)):
             return call.stretched(inner, wrapped.upper, "operator norm over all frequencies, circular")
-    if mode == "constant" and around is not None and all(pixels >= 0 for pair in around for pixels in pair):
+    if mode == "constant" and around is not None:
         zeros = replace(known, border=True, anchor=tuple(pair[0] for pair in around))
         return call.linear(_followed_by(inner, zeros), "operator norm over all frequencies, a constant around")
     return call.linear(_followed_by(flow, known), "operator norm over all frequencies")
@@ -223,7 +240,7 @@ def per_axis(value: Any, axes: int) -> tuple[int, ...]:
 # Sums, differences and constant factors
 
 
-@operation("aten.add", "aten.sub", "aten.rsub", "aten.add_", "aten.sub_")
+@operation("aten.add", "aten.sub", "aten.rsub", "aten.add_", "aten.sub_", several=True)
 def _add(call: Call) -> Flow:
     first, second = (call.arguments[name] for name in ("self", "other"))
     sign = -1.0 if "sub" in call.name else 1.0
@@ -236,7 +253,7 @@ def _add(call: Call) -> Flow:
     return _sum(call, [(first, 1.0), (second, sign * alpha)])
 
 
-@operation("aten.lerp")
+@operation("aten.lerp", several=True)
 def _lerp(call: Call) -> Flow:
     weight = call["weight"]
     if isinstance(weight, Tensor) and weight.numel() == 1:
@@ -260,9 +277,8 @@ def _sum(call: Call, parts: Iterable[tuple[Any, float]]) -> Flow:
                 scaled = add_maps(total[source][0], scaled, shape)
             total[source] = scaled, upper
     if len(flows) == 1 and flows[0][1] == 1 and flows[0][0].shape == shape:
-        return replace(
-            flows[0][0], dtype=dtype, padded=None, function=None
-        )  # a constant was added: differences stay what they are
+        # A constant was added: differences stay what they are.
+        return replace(flows[0][0], dtype=dtype, padded=None, function=None, shifted=True)
     call.reason = "sum"
     return Flow(shape, dtype, total)
 
@@ -275,7 +291,7 @@ def broadcast(flow: Flow, shape: tuple[int, ...]) -> Flow:
     return Flow(shape, flow.dtype, {next(new_source): (Multiple(1.0), upper)})
 
 
-@operation("aten.mul", "aten.div", "aten.neg", "aten.mul_", "aten.div_", "lipspline.scale")
+@operation("aten.mul", "aten.div", "aten.neg", "aten.mul_", "aten.div_", "lipspline.scale", several=True)
 def _multiply(call: Call) -> Flow:
     if call.name == "aten.neg":
         return _scaled(call, call.input(), -1.0)

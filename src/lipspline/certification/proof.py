@@ -232,6 +232,11 @@ def _check_input(given: object) -> None:
                 f"The example must be a batch of at least one input, (batch, ...), but has the shape "
                 f"{tuple(given.shape)}."
             )
+        if given.is_complex():
+            raise ValueError(
+                f"The example is complex ({given.dtype}), but bounds hold for real inputs. Certify a module around the "
+                f"model that takes real and imaginary parts as channels."
+            )
         checks.finite("The example", given, "Nothing is seen around such an input.")
 
 

@@ -146,10 +146,11 @@ def exact_function(model: nn.Module, example: Tensor) -> nn.Module:
         example: an input with batch, in float32. The steps of its integers do not depend on it.
     """
     frozen = freeze(model)
-    steps: dict[nn.Module, float] = {}
+    steps: dict[nn.Module, list[float]] = {}
 
     def remember(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-        steps[layer] = inputs[0].q_scale() if isinstance(inputs[0], Tensor) and inputs[0].is_quantized else 0.0
+        if isinstance(inputs[0], Tensor) and inputs[0].is_quantized:
+            steps.setdefault(layer, []).append(inputs[0].q_scale())
 
     parts = [part for part in frozen.modules() if _is_of_integers(part)]
     handles = [part.register_forward_pre_hook(remember) for part in parts]
@@ -176,8 +177,8 @@ def exact_function(model: nn.Module, example: Tensor) -> nn.Module:
     return exact
 
 
-def _exact(layer: nn.Module, steps: dict[nn.Module, float]) -> nn.Module:
-    """The exact function of one layer; its bias may be rounded to the product of the steps of input and weight."""
+def _exact(layer: nn.Module, steps: dict[nn.Module, list[float]]) -> nn.Module:
+    """The exact function of one layer; `steps` are those of its inputs."""
     import torch.ao.nn.intrinsic.quantized as fused
     import torch.ao.nn.intrinsic.quantized.dynamic as fused_dynamic
     import torch.ao.nn.quantized as plain
@@ -200,7 +201,7 @@ def _exact(layer: nn.Module, steps: dict[nn.Module, float]) -> nn.Module:
             f"certify has no rule for integers in {kind.__name__} of {kind.__module__}; it has for {KNOWN}"
         )
     integers: Any = layer
-    weight, weight_step = _real(integers.weight())
+    weight, scales = _real(integers.weight())
     bias = integers.bias()
     bias = None if bias is None else bias.detach().double()
     level = 0.0 if bias is None else float(bias.abs().max())
@@ -216,7 +217,7 @@ def _exact(layer: nn.Module, steps: dict[nn.Module, float]) -> nn.Module:
         options = {name: getattr(integers, name) for name in ("stride", "padding", "dilation", "groups")}
         function = partial(convolve, **_for_axes(options, weight.ndim - 2))
     rectified = kind in (fused.LinearReLU, fused.ConvReLU1d, fused.ConvReLU2d)
-    of_bias = 0.0 if bias is None else steps[layer] * weight_step / 2
+    of_bias = 0.0 if bias is None else _error_of_bias(level, steps[layer], scales, weight / scales)
     output = _steps(integers.scale, integers.zero_point, INTEGERS[torch.quint8], FEW * level + of_bias, rectified)
     return IntegerLayer(output, function, weight, bias)
 
@@ -236,8 +237,8 @@ def _steps(
     return step, low, high, slack + FEW * max(abs(step * (integers[0] - zero)), abs(high)), 0.0
 
 
-def _real(weight: Tensor) -> tuple[Tensor, float]:
-    """The numbers that the integers of a weight stand for, and the largest step among them."""
+def _real(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The numbers that the integers of a weight stand for, and their steps, which can be divided by."""
     if not weight.is_quantized:
         raise ValueError(f"its weight is {weight.dtype}; certify knows only integers here")
     q = weight.int_repr().double()
@@ -248,7 +249,7 @@ def _real(weight: Tensor) -> tuple[Tensor, float]:
         scale, zero = weight.q_per_channel_scales().reshape(wide), weight.q_per_channel_zero_points().reshape(wide)
     _check_sums(q)
     scale = scale.float().double()
-    return scale * (q - zero.double()), float(scale.max())
+    return scale * (q - zero.double()), scale
 
 
 def _check_sums(q: Tensor) -> None:
@@ -259,3 +260,18 @@ def _check_sums(q: Tensor) -> None:
     exact = getattr(torch.cpu, "_is_vnni_supported", lambda: False)() or torch.backends.quantized.engine == "qnnpack"
     if not exact and rows.shape[1] > 1 and float(rows.topk(2).values.sum(1).max()) > 128:
         raise ValueError("this processor adds pairs of its products in 16 bits, which they may exceed")
+
+
+def _error_of_bias(level: float, steps: list[float], scales: Tensor, q: Tensor) -> float:
+    """Half the product of the steps of input and weight, of which an engine may make the bias a multiple.
+
+    A bias that is more of these than 32 bits hold, beside the sums of products, is refused there.
+    """
+    largest = level / (min(steps) * float(scales.min()))
+    sums = largest + 255 * float(q.abs().flatten(1).sum(1).max())
+    if torch.backends.quantized.engine == "qnnpack" and not sums < 2**31 - 1:
+        raise ValueError(
+            f"its bias is {largest:.3g} times the product of the steps of input and weight, an integer that may exceed "
+            f"32 bits"
+        )
+    return max(steps) * float(scales.max()) / 2

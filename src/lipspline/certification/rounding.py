@@ -21,7 +21,7 @@ from lipspline.certification import graph
 from lipspline.certification.certificate import RoundingBound, root_sum_of_squares_up
 from lipspline.certification.flow import Flow, Map, Multiple
 from lipspline.certification.moves import SAME_NAMES
-from lipspline.certification.operations import OPERATIONS, Call, new_source
+from lipspline.certification.operations import OPERATIONS, Call, applied, new_source
 from lipspline.nn.convolutions import Conv2d
 from lipspline.nn.spline import LinearSpline
 
@@ -135,7 +135,7 @@ class Operation:
 
         arguments = {name: prepared(value) for name, value in self.call.arguments.items()}
         call = Call(self.call.name, arguments, self.call.outputs, self.call.operation)
-        result = OPERATIONS[call.name](call)
+        result = applied(call)
         self.call.reason = call.reason
         if isinstance(result, Tensor):
             return [0.0]
@@ -308,7 +308,8 @@ def _computed(node: Any, values: dict[Any, Any], setting: Arithmetic) -> Any:
         for (shape, dtype), size, error in zip(call.outputs, sizes, errors, strict=False)
     ]
     results[0] = _with_kind(operation, results[0])
-    return results[0] if len(call.outputs) == 1 else [replace(r, step=results[0].step) for r in results]
+    several = isinstance(node.meta["val"], (list, tuple))
+    return [replace(r, step=results[0].step) for r in results] if several else results[0]
 
 
 def _with_kind(operation: Operation, result: Computed) -> Computed:

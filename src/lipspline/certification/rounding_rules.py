@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lipspline.certification import graph
 from lipspline.certification.moves import MOVE_NAMES, SAME_NAMES
 from lipspline.certification.operations import constant_weight, per_axis
 from lipspline.certification.rounding import (
@@ -34,14 +35,42 @@ TRANSFORMS = 30  # more than the roundings in both transforms of Winograd's algo
     f"{MOVE_NAMES} {SAME_NAMES} relu " + " ".join(f"max_pool{n}d max_pool{n}d_with_indices" for n in "123"),
     on_integers=True,
 )
+def _exact(operation: Operation) -> Lost:
+    return Lost(0.0, max(operation.largest_at_zero, *(value.largest for value in operation.inputs)))
+
+
 @rounding_rule(
     "abs neg sort topk msort amax amin kthvalue cat concat concatenate stack hstack vstack max min maximum minimum "
     "fmax fmin adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d upsample_nearest1d upsample_nearest2d "
     "upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d "
     "lipspline.swap_pairs"
 )
-def _exact(operation: Operation) -> Lost:
-    return Lost(0.0, max(operation.largest_at_zero, *(value.largest for value in operation.inputs)))
+@rounding_rule(" ".join(CASTS))
+def _exact_in_their_type(operation: Operation) -> Lost:
+    """Exact, but that numbers of another type than the result's, also such as stand alone, become numbers of that."""
+    return Lost(_converted(operation), _exact(operation).largest)
+
+
+def _converted(operation: Operation) -> float:
+    """The error of numbers that become numbers of the type of the result before."""
+    lost, spread = 0.0, _spread(operation)
+    for value in graph.flat(list(operation.call.arguments.values())):
+        if isinstance(value, Computed):
+            size, given = spread(value), operation.setting.dtype(value.dtype)
+        elif isinstance(value, Tensor) and value.numel() and value.dtype != torch.bool:
+            size, given = float(value.double().abs().max()) * operation.root_n, operation.setting.dtype(value.dtype)
+        else:
+            continue
+        lost += _conversion_error(operation, given, size)
+    return lost * SLACK
+
+
+def _conversion_error(operation: Operation, given: torch.dtype, size: float) -> float:
+    if not given.is_floating_point:
+        return operation.unit * size
+    to, of = torch.finfo(operation.dtype), torch.finfo(given)
+    rounds = operation.unit * size if to.eps > of.eps else 0.0
+    return rounds + (operation.tiny * operation.root_n if to.smallest_normal > of.smallest_normal or rounds else 0.0)
 
 
 @rounding_rule("pad constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d")
@@ -50,15 +79,8 @@ def _with_a_constant(operation: Operation) -> Lost:
     """Exact, but for the constants themselves, which are rounded to the type of the tensor."""
     numbers = [operation[name] for name in ("value", "min", "max", "min_val", "max_val")]
     level = max((abs(float(number)) for number in numbers if isinstance(number, (int, float))), default=0.0)
-    return Lost(operation.unit * level * operation.root_n, max(_exact(operation).largest, level))
-
-
-@rounding_rule(" ".join(CASTS))
-def _cast(operation: Operation) -> Lost:
-    value = operation.input
-    widens = unit_roundoff(operation.setting.dtype(value.dtype)) >= operation.unit
-    lost = 0.0 if widens else operation.unit * value.size + operation.tiny * operation.root_n
-    return Lost(lost, value.largest)
+    lost = (operation.unit * level + (operation.tiny if level else 0.0)) * operation.root_n + _converted(operation)
+    return Lost(lost * SLACK, max(_exact(operation).largest, level))
 
 
 # Operations entry by entry
@@ -102,8 +124,21 @@ def _rounded(operation: Operation, count: int) -> float:
 def _factor(operation: Operation) -> Lost:
     """A product with a constant, which may have to be rounded, and inverted, first."""
     count = 1 if operation.call.name in ("aten.mul", "aten.prelu") and _is_of_one_type(operation) else 4
-    gain = operation.gains()[0]
-    return Lost(_rounded(operation, count), gain * operation.input.largest + operation.largest_at_zero)
+    gain, value = operation.gains()[0], operation.input
+    _check_constants(operation)
+    lost = _rounded(operation, count) + 4 * operation.tiny * _spread(operation)(value)  # of what may underflow before
+    return Lost(lost * SLACK, gain * value.largest + operation.largest_at_zero)
+
+
+def _check_constants(operation: Operation) -> None:
+    """Refuse constants that are infinite in the type of the tensor, or zero where something is divided by them."""
+    info = torch.finfo(operation.dtype)
+    for value in operation.call.arguments.values():
+        if _is_number(value) or (isinstance(value, Tensor) and value.is_floating_point() and value.numel()):
+            sizes = torch.as_tensor(value, dtype=torch.float64).abs()
+            small = operation.call.name == "aten.div" and float(sizes.min()) < info.smallest_normal
+            if small or float(sizes.max()) > info.max:
+                raise ValueError(f"a constant of it is too small or too large for {str(operation.dtype)[6:]}")
 
 
 @rounding_rule("tanh sigmoid gelu silu mish selu elu celu erf softplus log_sigmoid hardswish hardsigmoid softshrink")
@@ -131,8 +166,8 @@ def _batch_norm(operation: Operation) -> Lost:
     level += 0.0 if bias is None else float(bias.double().norm())
     places = math.sqrt(math.prod(shape) / shape[1])
     lost = growth(10, operation.unit) * (gain * operation.input.size + level * places)
-    lost += 10 * operation.tiny * operation.root_n * (1 + gain)
-    return Lost(lost * SLACK, gain * operation.input.largest + level)
+    lost += 10 * operation.tiny * (operation.root_n * (1 + gain) + operation.input.size)
+    return Lost(lost * SLACK, gain * operation.input.largest + level, peak=gain)
 
 
 # Sums of products
@@ -248,7 +283,7 @@ def _splines(operation: Operation) -> Lost:
     coarsest, steepest = float(scale.min()), float(slopes.abs().max())
     reach = max(abs(offset), abs(regions - offset)) / coarsest
     level = float(b.abs().max()) + steepest * reach
-    lost = growth(8, operation.unit) * (steepest * value.size + level * operation.root_n)
+    lost = growth(8, operation.unit) * (steepest * value.size + level * operation.root_n) + operation.tiny * value.size
     # The position is right to 12 u times the reach; the lines of two regions part from their knot by both slopes.
     each = 24 * operation.unit * steepest * reach + (float(jumps.abs().max()) if regions > 1 else 0.0)
     each += 2 * (regions + 20) * operation.unit * level if operation.setting.learns_splines else 0.0
