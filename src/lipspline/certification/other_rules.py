@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lipspline._infra import checks
-from lipspline._infra.memory import remembered
+from lipspline._infra.devices import remembered
 from lipspline.certification.certificate import root_up
 from lipspline.certification.functions import HARMLESS_THRESHOLD
 from lipspline.certification.inspection import as_it_runs, axes_of, class_that_runs, number_of, sizes_of, weight_of

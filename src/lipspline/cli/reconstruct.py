@@ -10,7 +10,7 @@ from typing import Annotated, cast
 import typer
 
 from lipspline._infra import ranks
-from lipspline._infra.memory import keep_memory
+from lipspline._infra.devices import keep_memory
 from lipspline._infra.progress import bars
 from lipspline.cli.program import (
     COMPUTING,
