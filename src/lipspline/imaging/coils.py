@@ -11,8 +11,8 @@ from lipspline._infra import checks
 from lipspline.formats.volume import Stack
 from lipspline.imaging.coil_noise import Mixing, noise_covariance, virtual_coils, whitening
 from lipspline.operators import LinearOperator, MultiCoilMRI, NonCartesianMRI, SoftSenseMRI, espirit, espirit_sets
-from lipspline.operators._espirit import UNCROPPED, calibration_region, region_images
-from lipspline.operators.mri import Convention
+from lipspline.operators._espirit import UNCROPPED, region_images
+from lipspline.operators.mri import Convention, calibration_region
 
 Coils = Literal["auto", "espirit"]
 COILS = ("auto", "espirit")
