@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import lipspline
 from lipspline._infra import checks, devices
-from lipspline._infra.files import fingerprint, write_whole
+from lipspline._infra.files import checksum, fingerprint, write_whole
 from lipspline.formats.output import PAGE, Output, versions
 from lipspline.formats.volume import LazyVolume, Stack, Volume
 from lipspline.formats.writers import Image, writer
@@ -29,7 +29,6 @@ from lipspline.imaging.problem import (
 )
 from lipspline.imaging.request import ACQUISITIONS, Acquisition, Data, Request
 from lipspline.imaging.strength import Auto, Strength, choose, describe_prior, known, predicted
-from lipspline.networks.files import checksum
 from lipspline.pnp import Progress, ReconstructionCertificate, solve_all
 from lipspline.priors import Energy
 from lipspline.report import Agreement, Case, DataMisfit, Picture, reconstruction_page
