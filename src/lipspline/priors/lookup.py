@@ -67,7 +67,7 @@ def resolve(prior: str | os.PathLike[str] | Prior = AUTO) -> Prior:
     if isinstance(prior, Prior):
         return prior
     if prior == AUTO:
-        return resolve(names()[0])
+        prior = next(iter(NAMED))
     if prior in NAMED:
         return NAMED[str(prior)]()
     if prior in shipped():
