@@ -27,8 +27,14 @@ from lipspline.imaging.counts import (
     weighted_noise,
     without_rings,
 )
-from lipspline.imaging.coverage import COMPLETE, coverage_notes, covered
-from lipspline.imaging.orientation import axis_note, rows_are_angles, second_half_mirrors_first
+from lipspline.imaging.orientation import (
+    COMPLETE,
+    axis_note,
+    coverage_notes,
+    covered,
+    rows_are_angles,
+    second_half_mirrors_first,
+)
 from lipspline.imaging.problem import EmptySlice, Modality, Problem, brightness, checked_brightness, middle
 from lipspline.imaging.simulation import OfImages, add_sinogram_noise, checked_noise, in_unit, normalized, square
 from lipspline.operators import FanBeamCT, ParallelBeamCT, WeightedCT, fbp
