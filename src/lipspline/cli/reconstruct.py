@@ -37,8 +37,8 @@ from lipspline.formats.writers import writer
 from lipspline.imaging.coils import Phase, Unknown, Whiten
 from lipspline.imaging.problem import Iteration
 from lipspline.imaging.reconstruction import carry_out
-from lipspline.imaging.request import Request, ScannerMRI
-from lipspline.imaging.scanners import ScannerCT
+from lipspline.imaging.request import Request
+from lipspline.imaging.scanners import ScannerCT, ScannerMRI
 from lipspline.priors.lookup import names
 
 app = typer.Typer(help="Reconstruct images from measurements, with a certificate.", no_args_is_help=True)

@@ -27,8 +27,8 @@ from lipspline.imaging.problem import (
     display_scale,
     solve_problem,
 )
-from lipspline.imaging.request import Data, Request
-from lipspline.imaging.scanners import ACQUISITIONS, Acquisition
+from lipspline.imaging.request import Request
+from lipspline.imaging.scanners import ACQUISITIONS, Acquisition, Data
 from lipspline.imaging.strength import Auto, Strength, choose, describe_prior, known, predicted
 from lipspline.pnp import Progress, ReconstructionCertificate, solve_all
 from lipspline.priors import Energy

@@ -30,8 +30,9 @@ from lipspline.imaging.coils import (
     divided,
     folded_phase,
     given_maps,
+    without_gaps,
 )
-from lipspline.imaging.mri import NOISY_REFERENCE, check_simulation, trajectory_notes, without_gaps
+from lipspline.imaging.mri import NOISY_REFERENCE, check_simulation, trajectory_notes
 from lipspline.imaging.problem import EmptySlice, Modality, Problem, brightness, checked_brightness, middle
 from lipspline.imaging.simulation import OfImages, in_unit, normalized
 from lipspline.operators import NonCartesianMRI, density_compensation, radial_trajectory
