@@ -139,7 +139,7 @@ def promise(
 
     Example:
         >>> from lipspline.operators import MRI
-        >>> from lipspline.priors.tv import TotalVariation
+        >>> from lipspline.priors.sparsity import TotalVariation
         >>> setting = promise(MRI(torch.ones(8, dtype=torch.bool)), TotalVariation(), 0.1)
         >>> setting.promise, setting.estimates()[0].constant <= 1
         ('the minimiser exists and is unique: the objective is strongly convex with μ = 1', True)

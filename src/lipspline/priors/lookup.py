@@ -16,9 +16,8 @@ from lipspline.priors.prior import UNIT_RANGE, Kind, Prior, checked_range
 from lipspline.priors.ridge import RidgeEnergy
 from lipspline.priors.ridge_files import FORMAT as RIDGE
 from lipspline.priors.ridge_files import file_format, load_ridge
-from lipspline.priors.tv import TotalVariation
+from lipspline.priors.sparsity import TotalVariation, WaveletSparsity
 from lipspline.priors.unrolled import FORMAT as UNROLLED
-from lipspline.priors.wavelet import WaveletSparsity
 
 AUTO = "auto"
 TV_WIDTH, WAVELET_WIDTH = 0.06, 0.03
