@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from lipspline.certification import certify
-from lipspline.networks.builders import ACTIVATIONS, critic, digit_classifier, generator
+from lipspline.networks.builders import ACTIVATIONS
+from lipspline.networks.gan import critic, digit_classifier, generator
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

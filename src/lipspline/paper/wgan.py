@@ -17,7 +17,7 @@ from lipspline._infra import randomness
 from lipspline.certification import certify
 from lipspline.formats import datasets
 from lipspline.functional.transport import dual_gap
-from lipspline.networks.builders import critic, digit_classifier, generator
+from lipspline.networks.gan import critic, digit_classifier, generator
 from lipspline.networks.inference import plain
 from lipspline.paper import figures
 from lipspline.paper.config import Amount, Count, Positive, added_later, to_json
