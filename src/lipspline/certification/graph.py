@@ -19,9 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.node import map_arg
 
-from lipspline.certification import (
-    moves,  # noqa: F401 (they register rules)
-)
+from lipspline.certification import contractions, functions, moves  # noqa: F401 (they register rules)
 from lipspline.certification.certificate import LayerBound
 from lipspline.certification.flow import CHEAP, Flow, Multiple, joint_upper
 from lipspline.certification.operations import NO_RULE, OPERATIONS, Call
