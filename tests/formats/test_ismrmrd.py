@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import sample_files
-from lipspline.formats import ismrmrd_layout, mri
+from lipspline.formats import ismrmrd_header, mri
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.validation import FileError
 
@@ -166,7 +166,7 @@ def test_headers_are_parsed_in_linear_time(middle, tmp_path):
     """420 kB of header: minutes by regular expressions, milliseconds by a parser."""
     begin = time.process_time()
     with contextlib.suppress(FileError):
-        ismrmrd_layout.space_of_images(tmp_path, f"<ismrmrdHeader>{middle}</ismrmrdHeader>")
+        ismrmrd_header.space_of_images(tmp_path, f"<ismrmrdHeader>{middle}</ismrmrdHeader>")
     assert time.process_time() - begin < 2
 
 
@@ -175,13 +175,13 @@ def test_entities_are_not_expanded(tmp_path):
     entities = "".join(f'<!ENTITY a{i} "{10 * f"&a{i - 1};"}">' for i in range(1, 10))
     xml = f'<!DOCTYPE lolz [<!ENTITY a0 "ha">{entities}]><ismrmrdHeader>&a9;</ismrmrdHeader>'
     with pytest.raises(FileError, match="document type, which is not read"):
-        ismrmrd_layout.space_of_images(tmp_path, xml)
+        ismrmrd_header.space_of_images(tmp_path, xml)
 
 
 def test_a_header_that_is_no_xml_is_one_sentence(tmp_path):
     with pytest.raises(FileError, match=r"XML header that is damaged \(mismatched tag"):
-        ismrmrd_layout.space_of_images(tmp_path, "<a><b></a>")
-    assert ismrmrd_layout.space_of_images(tmp_path, " ") == {}
+        ismrmrd_header.space_of_images(tmp_path, "<a><b></a>")
+    assert ismrmrd_header.space_of_images(tmp_path, " ") == {}
 
 
 def test_a_header_longer_than_a_megabyte_is_refused(tmp_path):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lipspline.formats import arrays, hdf5
 from lipspline.formats.arrays import Container, Stored
-from lipspline.formats.ismrmrd_layout import space_of_images
+from lipspline.formats.ismrmrd_header import space_of_images
 from lipspline.formats.kspace import Kspace, LazyKspace, check_claim, from_uncentred, in_pieces, large, with_mask
 from lipspline.formats.validation import FileError, affordable, existing, reading
 from lipspline.formats.volume import Stack, Volume, from_voxel_size, invertible, shifted
