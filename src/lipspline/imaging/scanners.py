@@ -294,7 +294,7 @@ class ScannerCT(Scanner):
             detectors = self.detectors or DETECTORS
             return SimulatedCT(volume, ANGLES if angles is None else angles, detectors, noise, self.seed, first)
         found = self._sinograms(data, slices)
-        scan = MeasuredCT(found, self._scanner(angles), first)
+        scan = MeasuredCT(found, replace(self, angles=angles), first)
         if self.detectors not in (None, scan.sinograms.data.shape[-1]):
             raise ValueError(f"{named(data)} {scan.sinograms.data.shape[-1]} detectors, not {self.detectors}.")
         return scan
@@ -317,10 +317,6 @@ class ScannerCT(Scanner):
             if value is not None and not is_path(value)
         }
         return replace(found, **given)
-
-    def _scanner(self, angles: int | Tensor | None) -> Scanner:
-        own = {each.name: getattr(self, each.name) for each in fields(Scanner) if each.name != "angles"}
-        return Scanner(angles=angles, **own)
 
     def _refuse_scanner(self) -> None:
         """A simulation has the geometry of the paper."""
