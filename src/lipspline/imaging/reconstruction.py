@@ -343,7 +343,7 @@ def carry_out(
 
     def predicts(k: int, used: Strength) -> DataMisfit | None:
         tell(k, priors, "predicting what is held out")
-        return predicted(central, used, request.iteration, follow)
+        return predicted(central, used, request, follow)
 
     held = predicts(1, strength) if request.compare else None
     rivals = []
@@ -365,9 +365,7 @@ def _solve(
         nothing = SliceImages(empty.image, empty.image, None)
         return Slice(number, nothing, 1.0, 0.0, {}, {}, DataMisfit(0.0, 0.0), None, None, 0.0)
     follow = None if watch is None else partial(watch, i)
-    _, solution, _ = solve_problem(
-        strength.name, problem, strength.served, strength.weight, request.iteration, progress=follow
-    )
+    _, solution, _ = solve_problem(strength.name, problem, strength.served, strength.weight, request, progress=follow)
     return Slice(
         number,
         SliceImages(

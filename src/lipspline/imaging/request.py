@@ -24,8 +24,8 @@ from lipspline.priors import EnergyPrior, resolve
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """One reconstruction.
+class Request(Iteration):
+    """One reconstruction: what is reconstructed, by which prior, and how far each slice is solved.
 
     Args:
         data: a file or folder, or an array: k-space, sinograms, or images to simulate them from.
@@ -46,10 +46,6 @@ class Request:
     noise: float | Auto = "auto"
     beta: float | Auto = "auto"
     slices: slice = field(default_factory=lambda: slice(None))
-    tol: float = Iteration.tol
-    max_steps: int = Iteration.max_steps
-    accelerate: bool = Iteration.accelerate
-    contraction: float = Iteration.contraction
     compare: tuple[str, ...] = ()
 
     def __post_init__(self):
@@ -79,11 +75,6 @@ class Request:
     def first(self) -> int:
         """Number of the first slice in its file."""
         return self.slices.start or 0
-
-    @property
-    def iteration(self) -> Iteration:
-        """How far a slice is solved."""
-        return Iteration(self.tol, self.max_steps, self.accelerate, self.contraction)
 
     @property
     def source(self) -> str:
