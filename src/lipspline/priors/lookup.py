@@ -11,8 +11,7 @@ from lipspline._infra import checks
 from lipspline.priors.adaptive import FORMAT as ADAPTIVE
 from lipspline.priors.adaptive import AdaptiveRidge, load_adaptive
 from lipspline.priors.denoisers import WHITE, resolve_file, resolve_shipped, resolve_unrolled, shipped
-from lipspline.priors.energy import Energy
-from lipspline.priors.prior import UNIT_RANGE, Kind, Prior, checked_range
+from lipspline.priors.energy import UNIT_RANGE, Energy, Kind, Prior, checked_range
 from lipspline.priors.ridge import RidgeEnergy
 from lipspline.priors.ridge_files import FORMAT as RIDGE
 from lipspline.priors.ridge_files import file_format, load_ridge
