@@ -8,7 +8,7 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from lipspline._infra.memory import keep_memory
+from lipspline._infra.devices import keep_memory
 from lipspline.imaging.demo import Comparison, compare, demo_scans
 from lipspline.imaging.problem import Problem
 

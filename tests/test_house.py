@@ -136,7 +136,7 @@ def test_infrastructure_has_one_place():
     assert imports("rich.progress") == {"_infra/progress.py"}
     assert mentions("IHDR") == {"formats/png.py"}
     assert uses("torch.distributed", "dist.init_process_group", "dist.get_rank") <= {"_infra/ranks.py"}
-    assert calls("mallopt", "libc.mallopt") <= {"_infra/memory.py"}
+    assert calls("mallopt", "libc.mallopt") <= {"_infra/devices.py"}
     assert imports("pickle") == set()
 
 
@@ -160,7 +160,7 @@ def test_reconstructions_have_one_place():
 
 def test_kernels_have_one_place():
     """`Kernel.in_c` decides whether C runs, `native.call` hands memory to it; two ask what the processor can do."""
-    assert imports("ctypes") <= {"kernels/native.py", "_infra/memory.py"}
+    assert imports("ctypes") <= {"kernels/native.py", "_infra/devices.py"}
     assert uses("native.pointers") == {"kernels/dispatch.py"}
     assert uses("native.library") == {"kernels/dispatch.py", "kernels/ridge.py", "kernels/winograd.py"}
 

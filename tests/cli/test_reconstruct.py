@@ -24,7 +24,8 @@ from lipspline.formats.output import Output
 from lipspline.formats.volume import Volume
 from lipspline.functional.quality import psnr
 from lipspline.imaging.reconstruction import carry_out
-from lipspline.imaging.request import Request, ScannerMRI
+from lipspline.imaging.request import Request
+from lipspline.imaging.scanners import ScannerMRI
 
 DATA = Path(os.environ.get("LIPSPLINE_DATA", "/nonexistent"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="LIPSPLINE_DATA names no folder")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipspline._infra.memory import keep_memory
+from lipspline._infra.devices import keep_memory
 from lipspline.formats import mri
 from lipspline.formats.kspace import Kspace
 from lipspline.imaging.mri import MeasuredMRI, Undersampling

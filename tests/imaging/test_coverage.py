@@ -6,8 +6,7 @@ import torch
 
 import lipspline as ls
 import sample_files
-from lipspline.imaging.coverage import kspace_notes, trajectory_notes
-from lipspline.imaging.mri import NOISY_REFERENCE
+from lipspline.imaging.mri import NOISY_REFERENCE, kspace_notes, trajectory_notes
 from lipspline.operators import cartesian_mask
 from lipspline.operators.mri import centred_fft
 

@@ -17,7 +17,7 @@ from lipspline.imaging.counts import negative_note, without_rings
 from lipspline.imaging.ct import MeasuredCT, Scanner, SimulatedCT
 from lipspline.imaging.problem import Iteration, solve_problem
 from lipspline.operators import FanBeamCT, ParallelBeamCT, WeightedCT
-from lipspline.priors.tv import TotalVariation
+from lipspline.priors.sparsity import TotalVariation
 
 IMAGES = torch.from_numpy(sample_files.images())
 SINOGRAMS = Sinograms(torch.from_numpy(sample_files.sinograms()))

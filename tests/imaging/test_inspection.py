@@ -13,7 +13,7 @@ from lipspline import cli
 from lipspline.formats import nifti, pictures
 from lipspline.formats.volume import Volume
 from lipspline.imaging.inspection import inspect_file
-from lipspline.imaging.scanner_mri import ScannerMRI
+from lipspline.imaging.scanners import ScannerMRI
 
 
 @pytest.mark.parametrize("name", sample_files.MRI_FILES)

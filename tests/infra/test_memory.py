@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from lipspline._infra.memory import keep_memory
+from lipspline._infra.devices import keep_memory
 
 FAULTS = """
 import resource, torch
-from lipspline._infra.memory import keep_memory
+from lipspline._infra.devices import keep_memory
 
 def faults():
     for _ in range(3):

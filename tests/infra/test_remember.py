@@ -2,7 +2,7 @@
 
 import torch
 
-from lipspline._infra.memory import remembered
+from lipspline._infra.devices import remembered
 
 
 def counted():

@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lipspline import plain, sparsify
+from lipspline._infra.files import checksum
 from lipspline.models import Network, load, save
 from lipspline.networks import denoiser, files, mlp
-from lipspline.networks.files import checksum
 from lipspline.nn import FoldedSpline
 from networks.small_networks import small_denoiser, trained
 

@@ -9,8 +9,8 @@ import torch
 from operator_cases import random
 
 from lipspline.operators import MRI, MultiCoilMRI, cartesian_mask, espirit, espirit_sets, simulated_maps
-from lipspline.operators._espirit import calibration_region, window_correlation
-from lipspline.operators.mri import centred_fft, uncentred_fft
+from lipspline.operators._espirit import window_correlation
+from lipspline.operators.mri import calibration_region, centred_fft, uncentred_fft
 
 
 def disks(height=64, width=56):

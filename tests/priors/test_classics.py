@@ -13,8 +13,7 @@ from lipspline.kernels.wavelet import HIGH, LOW, wavelet_merge, wavelet_split
 from lipspline.operators import MRI, Identity, cartesian_mask
 from lipspline.pnp import Tier, minimize
 from lipspline.priors.energy import AnalysisEnergy
-from lipspline.priors.tv import TotalVariation
-from lipspline.priors.wavelet import WaveletSparsity
+from lipspline.priors.sparsity import TotalVariation, WaveletSparsity
 
 ENERGIES = {
     "tv": TotalVariation(),

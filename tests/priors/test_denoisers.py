@@ -16,10 +16,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from lipspline import pnp
+from lipspline._infra.files import checksum
 from lipspline.certification import certify
 from lipspline.models import load, save
 from lipspline.networks import denoiser
-from lipspline.networks.files import checksum
 from lipspline.networks.rescale import Rescaled, serving
 from lipspline.nn.combine import Averaged
 from lipspline.operators import MRI

@@ -9,9 +9,8 @@ import torch
 
 from lipspline.functional.quality import object_mask, psnr, ssim
 from lipspline.report import Case, DataMisfit, Picture, Rescale
-from lipspline.report.drawing import robust_window
+from lipspline.report.drawing import asset, robust_window
 from lipspline.report.section import case_section
-from lipspline.report.template import asset
 
 
 def test_the_reference_comes_first_and_is_what_errors_are_against(case):

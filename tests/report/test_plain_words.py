@@ -10,7 +10,7 @@ from torch import nn
 
 from lipspline import declare, operators, pnp
 from lipspline.pnp.batch import Status
-from lipspline.priors.tv import TotalVariation
+from lipspline.priors.sparsity import TotalVariation
 from lipspline.report import Agreement, DataMisfit
 from lipspline.report.plain_words import (
     at_most,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipspline.report.template import Html, asset, escape, fill, join, tag, void
+from lipspline.report.drawing import Html, asset, escape, fill, join, tag, void
 from markup import HOSTILE, Reader
 
 

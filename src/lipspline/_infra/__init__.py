@@ -1,1 +1,1 @@
-"""What every part of the library may use: argument checks, atomic files, ranks, random streams, memory."""
+"""What every part of the library may use: argument checks, atomic files, ranks, random streams, devices."""

@@ -270,3 +270,12 @@ def _draft_name(path: Path) -> str:
     if len(os.fsencode(name)) <= longest:
         return name
     return f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()}.lipspline-new"
+
+
+def checksum(tensors: dict[str, Tensor]) -> str:
+    """SHA-256 over names, types, shapes and values of tensors."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

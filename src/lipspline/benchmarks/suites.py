@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from lipspline._infra.memory import keep_memory
+from lipspline._infra.devices import keep_memory
 from lipspline.benchmarks import textbook
 from lipspline.benchmarks.timing import (
     Ratios,

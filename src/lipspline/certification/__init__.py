@@ -1,6 +1,6 @@
 """Proven Lipschitz bounds of layers and networks, and the search for the largest ratio from below."""
 
-from lipspline.certification import composites, linear_rules, other_rules, rounding_rules  # they register their rules
+from lipspline.certification import linear_rules, other_rules, rounding_rules  # they register their rules
 from lipspline.certification.certificate import Certificate, LayerBound, RoundingBound
 from lipspline.certification.proof import Declared, certify, declare, layer_bound, register_rule
 from lipspline.certification.search import estimate_lower
@@ -11,7 +11,6 @@ __all__ = [
     "LayerBound",
     "RoundingBound",
     "certify",
-    "composites",
     "declare",
     "estimate_lower",
     "layer_bound",

@@ -14,7 +14,7 @@ import typer
 
 from lipspline import kernels
 from lipspline._infra import checks
-from lipspline._infra.memory import keep_memory
+from lipspline._infra.devices import keep_memory
 from lipspline._infra.progress import bars
 from lipspline.cli.program import (
     Device,

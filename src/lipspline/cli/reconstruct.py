@@ -10,7 +10,7 @@ from typing import Annotated, cast
 import typer
 
 from lipspline._infra import ranks
-from lipspline._infra.memory import keep_memory
+from lipspline._infra.devices import keep_memory
 from lipspline._infra.progress import bars
 from lipspline.cli.program import (
     COMPUTING,
@@ -37,7 +37,8 @@ from lipspline.formats.writers import writer
 from lipspline.imaging.coils import Phase, Unknown, Whiten
 from lipspline.imaging.problem import Iteration
 from lipspline.imaging.reconstruction import carry_out
-from lipspline.imaging.request import Request, ScannerCT, ScannerMRI
+from lipspline.imaging.request import Request
+from lipspline.imaging.scanners import ScannerCT, ScannerMRI
 from lipspline.priors.lookup import names
 
 app = typer.Typer(help="Reconstruct images from measurements, with a certificate.", no_args_is_help=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import torch
 import typer
 
-from lipspline._infra.memory import keep_memory
+from lipspline._infra.devices import keep_memory
 from lipspline.cli.program import DataFolder, Device, Json, OutFolder, ScaleOption, Seed, Threads, err, out, show, start
 
 if TYPE_CHECKING:

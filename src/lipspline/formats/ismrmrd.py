@@ -15,6 +15,7 @@ from torch import Tensor
 from lipspline._infra import checks
 from lipspline.formats import hdf5
 from lipspline.formats.ismrmrd_header import (
+    GROUP,
     Encoding,
     children,
     encoding_of,
@@ -29,7 +30,6 @@ from lipspline.formats.trajectories import NonCartesianKspace, on_trajectory
 from lipspline.formats.validation import FileError, affordable, chosen
 from lipspline.formats.volume import shifted
 
-GROUP = "dataset"
 NOISE = "ACQ_IS_NOISE_MEASUREMENT"
 NOISE_SAMPLES = 20  # for each coil, that a covariance needs
 NOT_IMAGING = {
@@ -79,13 +79,6 @@ class Readouts(NamedTuple):
     def where(self, kept: NDArray[np.bool_]) -> "Readouts":
         """Some of them."""
         return Readouts(self.numbers[kept], self.heads[kept])
-
-
-def holds_readouts(file: Any) -> bool:
-    """Whether an open HDF5 file is an ISMRMRD file."""
-    h5py = checks.require("h5py", "mri", "Reading HDF5 files")
-    link = file.get(GROUP, getlink=True)
-    return isinstance(link, h5py.HardLink) and isinstance(file[GROUP], h5py.Group) and "data" in file[GROUP]
 
 
 def read(path: str | Path, slices: slice = slice(None), size: int | None = None) -> LazyKspace | NonCartesianKspace:

@@ -1,4 +1,4 @@
-"""The XML header of raw data in ISMRMRD files: how readouts become k-space, and the size and place of the images."""
+"""Raw data in ISMRMRD files: whether a file holds some, and its XML header, how readouts become images of what size."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,10 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lipspline._infra import checks
 from lipspline.formats.validation import FileError, in_short
 from lipspline.formats.volume import LPS_TO_RAS, from_voxel_size, invertible, voxel_size
 
 Triple = tuple[float, float, float]
+GROUP = "dataset"
 
 
 class Encoding(NamedTuple):
@@ -161,3 +163,10 @@ def place_of(heads: NDArray[Any], encoding: Encoding) -> tuple[Tensor, bool]:
     affine[:3] = torch.stack([*steps, corner], dim=1)
     found = invertible(LPS_TO_RAS @ affine)
     return (sizes, False) if found is None else (found, True)
+
+
+def holds_readouts(file: Any) -> bool:
+    """Whether an open HDF5 file is an ISMRMRD file."""
+    h5py = checks.require("h5py", "mri", "Reading HDF5 files")
+    link = file.get(GROUP, getlink=True)
+    return isinstance(link, h5py.HardLink) and isinstance(file[GROUP], h5py.Group) and "data" in file[GROUP]

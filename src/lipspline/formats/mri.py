@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from lipspline.formats import arrays, bart, dicom, fastmri, hdf5, ismrmrd, nifti, pictures, siemens
+from lipspline.formats import arrays, bart, dicom, fastmri, hdf5, ismrmrd, ismrmrd_header, nifti, pictures, siemens
 from lipspline.formats.kspace import Kspace, LazyKspace
 from lipspline.formats.trajectories import NonCartesianKspace, read_samples, read_trajectory
 from lipspline.formats.validation import FileError
@@ -120,5 +120,5 @@ def _has_trajectory(path: Path) -> bool:
 
 def _read_hdf5(path: Path, slices: slice, size: int | None) -> LazyKspace | NonCartesianKspace | Volume:
     with hdf5.opened(path) as file:
-        raw = ismrmrd.holds_readouts(file)
+        raw = ismrmrd_header.holds_readouts(file)
     return ismrmrd.read(path, slices, size) if raw else fastmri.read_hdf5(path, slices)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lipspline._infra import checks
-from lipspline._infra.memory import remembered
+from lipspline._infra.devices import remembered
 from lipspline.functional.norm_bounds import (
     OUTWARD,
     ROUND_OFF,

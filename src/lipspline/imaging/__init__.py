@@ -4,8 +4,8 @@ from lipspline.imaging.ct import MeasuredCT, SimulatedCT
 from lipspline.imaging.mri import MeasuredMRI, SimulatedMRI, Undersampling
 from lipspline.imaging.problem import Iteration, Problem, Scan, solve_problem
 from lipspline.imaging.reconstruction import Reconstruction, reconstruct
-from lipspline.imaging.request import Request, ScannerCT
-from lipspline.imaging.scanner_mri import ScannerMRI
+from lipspline.imaging.request import Request
+from lipspline.imaging.scanners import ScannerCT, ScannerMRI
 from lipspline.imaging.simulation import add_kspace_noise, add_sinogram_noise
 from lipspline.imaging.strength import Strength, choose
 from lipspline.imaging.trajectories import RadialMRI, TrajectoryMRI

@@ -1,7 +1,9 @@
 """Reconstructed slices with their evidence, and a folder that keeps them, so that a stopped run can go on."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,29 +31,12 @@ class SliceImages:
 
 
 @dataclass(frozen=True)
-class KeptImages:
-    """The images of a slice that a cache keeps, so that memory does not grow with the number of slices."""
-
-    cache: "SliceCache"
-    number: int
-
-    def read(self) -> SliceImages:
-        """The images from the disk."""
-        state = self.cache.state(self.number)
-        if state is None:
-            raise ValueError(
-                f"The finished slice {self.cache.path(self.number)} was removed or changed while it was needed, or "
-                f"this process does not see it. Run the same again, with all processes on one folder."
-            )
-        return _images(state)
-
-
-@dataclass(frozen=True)
 class Slice:
     """One reconstructed slice with its evidence."""
 
     number: int
-    images: SliceImages | KeptImages
+    images: SliceImages | Callable[[], SliceImages]
+    """Those in memory, or what reads them from the disk, so that memory does not grow with the number of slices."""
     scale: float
     noise: float
     quality: dict[str, float]
@@ -68,7 +53,7 @@ class Slice:
 
     def pictures(self) -> SliceImages:
         """The images; those that a cache keeps are read."""
-        return self.images.read() if isinstance(self.images, KeptImages) else self.images
+        return self.images if isinstance(self.images, SliceImages) else self.images()
 
     @property
     def image(self) -> Tensor:
@@ -118,7 +103,7 @@ class SliceCache:
         }
         state = {**{name: value for name, value in vars(done).items() if name != "images"}, **tensors, **evidence}
         write_whole(self.path(done.number), encode({"settings": self.settings, "slice": state}))
-        return replace(done, images=KeptImages(self, done.number))
+        return replace(done, images=partial(self.images, done.number))
 
     def load(self, number: int) -> Slice | None:
         """A slice of this request, its images on the disk; None if it is not there, damaged, or of another request."""
@@ -126,7 +111,7 @@ class SliceCache:
         if state is None:
             return None
         fields = {name: value for name, value in state.items() if name not in IMAGES}
-        fields["images"] = KeptImages(self, number)
+        fields["images"] = partial(self.images, number)
         fields["misfit"] = DataMisfit(**fields["misfit"])
         if fields["run"] is not None:
             if "status" not in fields["run"]:
@@ -134,6 +119,19 @@ class SliceCache:
             fields["run"] = ImageRun(**{**fields["run"], "status": Status(fields["run"]["status"])})
             fields["certificate"] = _certificate(fields["certificate"])
         return Slice(**fields)
+
+    def images(self, number: int) -> SliceImages:
+        """The images of a slice that was kept."""
+        state = self.state(number)
+        if state is None:
+            raise ValueError(
+                f"The finished slice {self.path(number)} was removed or changed while it was needed, or this process "
+                f"does not see it. Run the same again, with all processes on one folder."
+            )
+        image, direct, truth = (_from_real(state[name]) for name in IMAGES)
+        assert image is not None
+        assert direct is not None
+        return SliceImages(image, direct, truth)
 
     def state(self, number: int) -> dict[str, Any] | None:
         """What `keep` wrote, if it is there, whole, and of this request."""
@@ -160,13 +158,6 @@ def _as_real(image: Tensor | None) -> dict[str, Any] | None:
     if image is None:
         return None
     return {"complex": image.is_complex(), "values": torch.view_as_real(image) if image.is_complex() else image}
-
-
-def _images(state: dict[str, Any]) -> SliceImages:
-    image, direct, truth = (_from_real(state[name]) for name in IMAGES)
-    assert image is not None
-    assert direct is not None
-    return SliceImages(image, direct, truth)
 
 
 def _from_real(state: dict[str, Any] | None) -> Tensor | None:

@@ -14,6 +14,7 @@ from lipspline._infra.randomness import generator
 from lipspline.formats.ct import hounsfield
 from lipspline.formats.sinograms import Sinograms
 from lipspline.formats.volume import Unit
+from lipspline.imaging import orientation
 from lipspline.imaging.counts import (
     TURNED,
     Axis,
@@ -27,8 +28,6 @@ from lipspline.imaging.counts import (
     weighted_noise,
     without_rings,
 )
-from lipspline.imaging.coverage import COMPLETE, coverage_notes, covered
-from lipspline.imaging.orientation import axis_note, rows_are_angles, second_half_mirrors_first
 from lipspline.imaging.problem import EmptySlice, Modality, Problem, brightness, checked_brightness, middle
 from lipspline.imaging.simulation import OfImages, add_sinogram_noise, checked_noise, in_unit, normalized, square
 from lipspline.operators import FanBeamCT, ParallelBeamCT, WeightedCT, fbp
@@ -121,7 +120,7 @@ class MeasuredCT:
     identity: Mapping[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self):
-        radon = self.scanner.convention == "scikit-image" and not rows_are_angles(self.sinograms)
+        radon = self.scanner.convention == "scikit-image" and not orientation.rows_are_angles(self.sinograms)
         if self.scanner.transpose or radon:
             object.__setattr__(self, "sinograms", self.sinograms.transposed())
         rows, detectors = self.sinograms.data.shape[-2:]
@@ -177,10 +176,10 @@ class MeasuredCT:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the angles leave to the prior, and an axis that is likely beside the middle."""
-        straight = self._distances is None and covered(self.angles, pi) > COMPLETE * pi
+        straight = self._distances is None and orientation.covered(self.angles, pi) > orientation.COMPLETE * pi
         guessed = self.scanner.axis is None and self.axis.how == Axis(0.0).how
-        beside = axis_note(self._central.y, self.angles) if straight and guessed else ()
-        return (*coverage_notes(self.geometry), *beside)
+        beside = orientation.axis_note(self._central.y, self.angles) if straight and guessed else ()
+        return (*orientation.coverage_notes(self.geometry), *beside)
 
     @property
     def affine(self) -> Tensor | None:
@@ -216,7 +215,7 @@ class MeasuredCT:
         named = self.scanner.arc is not None or self.sinograms.angles is not None
         if named or isinstance(self.scanner.angles, Tensor) or self._distances is not None:
             return False
-        return second_half_mirrors_first(self._integrals(self.count // 2, 1).y)
+        return orientation.second_half_mirrors_first(self._integrals(self.count // 2, 1).y)
 
     @cached_property
     def _all_angles(self) -> Tensor:
@@ -246,7 +245,7 @@ class MeasuredCT:
             return Axis(middle)
         straight = self._build(detectors, 1, middle)
         fan = 2 * float(straight.fan_angles.max()) if isinstance(straight, FanBeamCT) else 0.0
-        if covered(self._all_angles) < 0.95 * (pi + fan):
+        if orientation.covered(self._all_angles) < 0.95 * (pi + fan):
             return Axis(middle, None, "taken to be in the middle, for the angles cover too little to estimate it")
         angles = self._all_angles
         needed = (angles - angles.min()) % (2 * pi) < (pi + fan) * (1 - 1e-9)
@@ -378,7 +377,7 @@ class SimulatedCT(OfImages):
     @property
     def notes(self) -> tuple[str, ...]:
         """What the angles leave to the prior."""
-        return coverage_notes(self.geometry)
+        return orientation.coverage_notes(self.geometry)
 
     @cached_property
     def geometry(self) -> ParallelBeamCT:

@@ -10,9 +10,9 @@ from torch import Tensor
 from lipspline._infra.randomness import generator
 from lipspline.formats.kspace import LazyKspace
 from lipspline.formats.volume import Unit, Volume
-from lipspline.imaging.coil_noise import Mixing, noise_in_kspace, noise_samples, without_gaps
 from lipspline.imaging.coils import (
     Coils,
+    Mixing,
     Phase,
     Unknown,
     Whiten,
@@ -24,9 +24,11 @@ from lipspline.imaging.coils import (
     divided,
     folded_phase,
     given_maps,
+    noise_in_kspace,
+    noise_samples,
     soft_maps,
+    without_gaps,
 )
-from lipspline.imaging.coverage import kspace_notes
 from lipspline.imaging.map_errors import CALIBRATION, with_better_maps, with_map_errors
 from lipspline.imaging.problem import EmptySlice, Modality, Problem, brightness, checked_brightness, middle
 from lipspline.imaging.simulation import OfImages, add_kspace_noise, checked_noise, in_unit, normalized
@@ -41,6 +43,12 @@ SAME_NOISE = (
     "All of k-space was measured, so the reference holds the same noise as the data: the scores say how much the image "
     "was changed, not how good it is."
 )
+FEW_FREQUENCIES = 0.2
+"""With this part of k-space or less artefacts are expected.
+
+With a sixth of the columns the error within the object was 16 to 18 % of the image, with one coil (three knees) and
+with four (a measured head); with a quarter it was 8 to 13 %, with a twelfth 21 to 35 % (prior `ridge`).
+"""
 
 
 @dataclass(frozen=True)
@@ -314,3 +322,64 @@ def check_simulation(volume: Volume, noise: float, maps: Tensor | None) -> None:
     shape = tuple(volume.slices.shape)
     if maps is not None and (tuple(maps.shape[-2:]) != shape[-2:] or len(maps) not in (1, shape[0])):
         raise ValueError(f"The coil maps have shape {tuple(maps.shape)}, but the images {shape}.")
+
+
+# What was not measured
+
+
+def kspace_notes(mask: Tensor) -> tuple[str, ...]:
+    """What an undersampled k-space leaves to coil maps and prior, a sentence; nothing if enough was measured.
+
+    Args:
+        mask: what was measured, `(W,)`, `(H, W)` or `(S, H, W)`.
+
+    Example:
+        >>> mask = torch.zeros(64)
+        >>> mask[28:36] = 1
+        >>> kspace_notes(mask)[0][:60]
+        'Only 8 of 64 columns of k-space are used, 12 %. The other 88'
+    """
+    share = float(mask.double().mean())
+    if share > FEW_FREQUENCIES:
+        return ()
+    used = mask.reshape(-1, mask.shape[-1]) != 0
+    columns = used.any(dim=0)
+    by_columns = bool((used.all(dim=0) == columns).all())
+    what = f"{int(columns.sum())} of {len(columns)} columns" if by_columns else f"{100 * share:.2g} % of the points"
+    part = f", {100 * share:.2g} %" if by_columns else ""
+    across = "from left to right" if by_columns else "in both directions"
+    return (
+        f"Only {what} of k-space are used{part}. The other {100 * (1 - share):.2g} % of the frequencies were not "
+        f"measured: they come from the coil maps, where there are several coils, and from the prior. Expect ghosts and "
+        f"blur {across}; fine detail may be missing or made up, and no certificate says that it is right.",
+    )
+
+
+def trajectory_notes(points: Tensor, shape: tuple[int, int]) -> tuple[str, ...]:
+    """What few samples on a trajectory leave to coil maps and prior, a sentence; nothing if enough was measured.
+
+    Args:
+        points: `(L, M, 2)` in cycles per field of view.
+        shape: of the images. Its frequencies are those of the grid within the ellipse that reaches the edges of it.
+
+    Example:
+        >>> line = torch.arange(-32.0, 32.0)
+        >>> cross = torch.stack([torch.stack([line, 0 * line], -1), torch.stack([0 * line, line], -1)])
+        >>> trajectory_notes(cross, (64, 64))[0][:67]
+        'The 2 readouts pass near 4 % of the frequencies of the image. The o'
+    """
+    rows, columns = (torch.arange(n) - n // 2 for n in shape)
+    inside = (2 * rows / shape[0]).square().view(-1, 1) + (2 * columns / shape[1]).square() <= 1
+    near = points.reshape(-1, 2).round().long() + torch.tensor([n // 2 for n in shape])
+    near = near[(near >= 0).all(dim=1) & (near < torch.tensor(shape)).all(dim=1)]
+    met = torch.zeros(shape, dtype=torch.bool)
+    met[near[:, 0], near[:, 1]] = True
+    share = int((met & inside).sum()) / int(inside.sum())
+    if share > FEW_FREQUENCIES:
+        return ()
+    lines = f"{points.shape[0]} readouts pass" if points.shape[0] > 1 else "readout passes"
+    return (
+        f"The {lines} near {100 * share:.2g} % of the frequencies of the image. The other {100 * (1 - share):.2g} % "
+        f"were not measured: they come from the coil maps, where there are several coils, and from the prior. Expect "
+        f"streaks and blur; fine detail may be missing or made up, and no certificate says that it is right.",
+    )

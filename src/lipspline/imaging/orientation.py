@@ -1,10 +1,16 @@
 """What a sinogram says by itself about its orientation, the turn that its angles cover, and its axis."""
 
+from math import pi
+
 import torch
 from torch import Tensor
 
 from lipspline.formats.sinograms import Sinograms
 from lipspline.imaging.counts import FEWEST_ANGLES, FEWEST_DETECTORS, Axis, refuse_small, refuse_uneven_sums
+from lipspline.operators import FanBeamCT, ParallelBeamCT
+
+COMPLETE = 0.95  # of the arc that is needed: less is a limited angle
+FEW = 0.1  # measured numbers for each pixel in view: with less projections are few
 
 
 def rows_are_angles(found: Sinograms) -> bool:
@@ -90,3 +96,44 @@ def axis_note(y: Tensor, angles: Tensor) -> tuple[str, ...]:
         f"{found.uncertainty:.2f}, but it was taken to be in the middle, at {(y.shape[1] - 1) / 2:g}, which doubles or "
         f"blurs edges. Give axis=auto, or convention=scikit-image if its radon made them.",
     )
+
+
+# The angles that are missing
+
+
+def covered(angles: Tensor, turn: float = 2 * pi) -> float:
+    """How much of a turn the angles cover, in radians, each one the usual step: all but the largest gap.
+
+    Args:
+        turn: after which rays repeat: half a turn for parallel beams.
+
+    Example:
+        >>> round(covered(torch.arange(91) * pi / 180, pi) * 180 / pi)
+        91
+    """
+    around = torch.sort(angles.double() % turn).values
+    gaps = torch.diff(around, append=around[:1] + turn)
+    gaps = gaps[gaps > 1e-6 * turn]  # angles may repeat
+    return turn - float(gaps.max() - gaps.median()) if len(gaps) > 1 else 0.0
+
+
+def coverage_notes(geometry: ParallelBeamCT | FanBeamCT) -> tuple[str, ...]:
+    """What the angles of a scan leave to the prior, a sentence each; nothing if they cover all that is needed."""
+    angles, fan = geometry.angles, isinstance(geometry, FanBeamCT)
+    spread = 2 * float(geometry.fan_angles.abs().max()) if isinstance(geometry, FanBeamCT) else 0.0
+    needed, found = pi + spread, covered(angles, 2 * pi if fan else pi)
+    notes = []
+    if found < COMPLETE * needed:
+        kind = f"a fan of {spread * 180 / pi:.3g} degrees needs" if fan else "parallel beams need"
+        notes.append(
+            f"The angles cover {found * 180 / pi:.3g} of the {needed * 180 / pi:.4g} degrees that {kind} "
+            f"({100 * found / needed:.0f} %). Edges in the directions that are missing were not measured: what the "
+            f"image shows of them comes from the prior, and no certificate says that it is right."
+        )
+    values, pixels = len(angles) * geometry.detectors, pi / 4 * geometry.size**2
+    if values < FEW * pixels:
+        notes.append(
+            f"{len(angles)} projections are few: {values:,} numbers were measured for {pixels:,.0f} pixels in view. "
+            f"What lies between them comes from the prior."
+        )
+    return tuple(notes)

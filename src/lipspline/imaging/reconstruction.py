@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import lipspline
 from lipspline._infra import checks, devices
-from lipspline._infra.files import fingerprint, write_whole
+from lipspline._infra.files import checksum, fingerprint, write_whole
 from lipspline.formats.output import PAGE, Output, versions
 from lipspline.formats.volume import LazyVolume, Stack, Volume
 from lipspline.formats.writers import Image, writer
@@ -27,9 +27,9 @@ from lipspline.imaging.problem import (
     display_scale,
     solve_problem,
 )
-from lipspline.imaging.request import ACQUISITIONS, Acquisition, Data, Request
+from lipspline.imaging.request import Request
+from lipspline.imaging.scanners import ACQUISITIONS, Acquisition, Data
 from lipspline.imaging.strength import Auto, Strength, choose, describe_prior, known, predicted
-from lipspline.networks.files import checksum
 from lipspline.pnp import Progress, ReconstructionCertificate, solve_all
 from lipspline.priors import Energy
 from lipspline.report import Agreement, Case, DataMisfit, Picture, reconstruction_page
@@ -343,7 +343,7 @@ def carry_out(
 
     def predicts(k: int, used: Strength) -> DataMisfit | None:
         tell(k, priors, "predicting what is held out")
-        return predicted(central, used, request.iteration, follow)
+        return predicted(central, used, request, follow)
 
     held = predicts(1, strength) if request.compare else None
     rivals = []
@@ -365,9 +365,7 @@ def _solve(
         nothing = SliceImages(empty.image, empty.image, None)
         return Slice(number, nothing, 1.0, 0.0, {}, {}, DataMisfit(0.0, 0.0), None, None, 0.0)
     follow = None if watch is None else partial(watch, i)
-    _, solution, _ = solve_problem(
-        strength.name, problem, strength.served, strength.weight, request.iteration, progress=follow
-    )
+    _, solution, _ = solve_problem(strength.name, problem, strength.served, strength.weight, request, progress=follow)
     return Slice(
         number,
         SliceImages(

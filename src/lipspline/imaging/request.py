@@ -2,7 +2,7 @@
 
 import glob
 import hashlib
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,116 +12,20 @@ from torch import Tensor
 
 from lipspline._infra import checks
 from lipspline._infra.files import is_pattern
-from lipspline.formats import ct as ct_files
 from lipspline.formats.bart import pair
-from lipspline.formats.sinograms import FILES, Sinograms, read_angles, read_sinograms
-from lipspline.imaging.ct import LARGEST, MeasuredCT, Scanner, SimulatedCT
-from lipspline.imaging.inputs import Data, as_tensor, check_data_noise, images, is_path, named
-from lipspline.imaging.problem import Iteration, Scan
-from lipspline.imaging.scanner_mri import ScannerMRI
+from lipspline.imaging.problem import Iteration
+from lipspline.imaging.scanners import (
+    Acquisition,
+    Data,
+    is_path,
+)
 from lipspline.imaging.strength import Auto
 from lipspline.priors import EnergyPrior, resolve
 
-ANGLES, DETECTORS = 200, 400
-"""What a simulation takes where nothing is said."""
-SINOGRAM_NOISE = 1.0
-"""The noise that a simulation adds where nothing is said: the paper's."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class ScannerCT(Scanner):
-    """How sinograms were measured, or are simulated from images: what a `Scanner` says, and these.
-
-    Args:
-        angles: how many, spread evenly over the arc; or radians, an array or an npy file.
-        detectors: how many rays for each angle.
-        files: what each of many files holds: "sinograms" of one slice, or "projections" of one angle.
-        flat, dark: counts without an object, and without a beam: arrays `(D,)` or `(S, D)`, or files; then the data are
-            counts too.
-        simulate: the data are images: measure them, add noise, compare.
-        data_noise: standard deviation of the noise added in a simulation; by default the paper's.
-        seed: of the noise.
-    """
-
-    angles: int | Data | None = None  # pyright: ignore[reportIncompatibleVariableOverride] (files are read for a scan)
-    detectors: int | None = None
-    files: str = "sinograms"
-    flat: Data | None = None
-    dark: Data | None = None
-    simulate: bool = False
-    data_noise: float | None = None
-    seed: int = 0
-
-    def __post_init__(self):
-        for name, least in (("angles", 1), ("detectors", 2), ("size", 2)):
-            value = getattr(self, name)
-            if isinstance(value, int) and not least <= value <= LARGEST:
-                raise ValueError(f"{name} must lie between {least} and {LARGEST}, but is {value}.")
-        checks.one_of("files", self.files, FILES)
-        super().__post_init__()
-        if self.simulate:
-            self._refuse_scanner()
-        check_data_noise(self.data_noise, self.simulate)
-
-    def scan(self, data: Data, slices: slice = slice(None)) -> Scan:
-        """The slices to be reconstructed."""
-        first, angles = slices.start or 0, self._angles()
-        if self.simulate:
-            volume = ct_files.read(data, slices) if is_path(data) else images(as_tensor(data), slices)
-            noise = SINOGRAM_NOISE if self.data_noise is None else self.data_noise
-            detectors = self.detectors or DETECTORS
-            return SimulatedCT(volume, ANGLES if angles is None else angles, detectors, noise, self.seed, first)
-        found = self._sinograms(data, slices)
-        scan = MeasuredCT(found, self._scanner(angles), first)
-        if self.detectors not in (None, scan.sinograms.data.shape[-1]):
-            raise ValueError(f"{named(data)} {scan.sinograms.data.shape[-1]} detectors, not {self.detectors}.")
-        return scan
-
-    def _sinograms(self, data: Data, slices: slice) -> Sinograms:
-        fields = {"flat": self.flat, "dark": self.dark}
-        paths = {name: value for name, value in fields.items() if is_path(value)}
-        if is_path(data):
-            if ct_files.holds_images(Path(data)):
-                raise ValueError(
-                    f"{data} holds images, not sinograms. To measure and reconstruct them give simulate=True."
-                )
-            found = read_sinograms(data, slices, files=self.files, **paths)
-        else:
-            found = Sinograms(images(as_tensor(data), slices, "sinograms are (angles, detectors) or a stack").slices)
-        shape = found.data.shape
-        given = {
-            name: as_tensor(value).expand(shape[0], shape[2])
-            for name, value in fields.items()
-            if value is not None and not is_path(value)
-        }
-        return replace(found, **given)
-
-    def _scanner(self, angles: int | Tensor | None) -> Scanner:
-        own = {each.name: getattr(self, each.name) for each in fields(Scanner) if each.name != "angles"}
-        return Scanner(angles=angles, **own)
-
-    def _refuse_scanner(self) -> None:
-        """A simulation has the geometry of the paper."""
-        for each in fields(Scanner):
-            if each.name != "angles" and getattr(self, each.name) != each.default:
-                raise ValueError(
-                    f"A simulation takes the size from the images and its geometry from the paper. Leave out "
-                    f"{each.name}=, or simulate=True."
-                )
-
-    def _angles(self) -> int | Tensor | None:
-        if self.angles is None or isinstance(self.angles, int):
-            return self.angles
-        return read_angles(self.angles) if is_path(self.angles) else as_tensor(self.angles).double()
-
-
-Acquisition = ScannerMRI | ScannerCT
-ACQUISITIONS: dict[str, type[ScannerMRI] | type[ScannerCT]] = {"mri": ScannerMRI, "ct": ScannerCT}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """One reconstruction.
+class Request(Iteration):
+    """One reconstruction: what is reconstructed, by which prior, and how far each slice is solved.
 
     Args:
         data: a file or folder, or an array: k-space, sinograms, or images to simulate them from.
@@ -142,10 +46,6 @@ class Request:
     noise: float | Auto = "auto"
     beta: float | Auto = "auto"
     slices: slice = field(default_factory=lambda: slice(None))
-    tol: float = Iteration.tol
-    max_steps: int = Iteration.max_steps
-    accelerate: bool = Iteration.accelerate
-    contraction: float = Iteration.contraction
     compare: tuple[str, ...] = ()
 
     def __post_init__(self):
@@ -175,11 +75,6 @@ class Request:
     def first(self) -> int:
         """Number of the first slice in its file."""
         return self.slices.start or 0
-
-    @property
-    def iteration(self) -> Iteration:
-        """How far a slice is solved."""
-        return Iteration(self.tol, self.max_steps, self.accelerate, self.contraction)
 
     @property
     def source(self) -> str:

@@ -24,10 +24,10 @@ from typing import Any, Literal
 from torch import nn
 
 from lipspline._infra import checks
+from lipspline._infra.files import checksum
 from lipspline.certification import certify
 from lipspline.imaging.held_out import held_out, refined, refined_beta
 from lipspline.imaging.problem import Iteration, Problem, solve_problem
-from lipspline.networks.files import checksum
 from lipspline.operators.elementary import Selected
 from lipspline.pnp import Progress
 from lipspline.priors import COMPLEX_RANGE, FOLDED_RANGE, UNIT_RANGE, Energy, EnergyPrior, Prior, resolve

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from lipspline._infra import files
+from lipspline._infra.files import checksum
 from lipspline.formats import bart
 from lipspline.formats.output import CERTIFICATE, PAGE, Output, read_certificate, versions
 from lipspline.imaging.strength import proven_upper
-from lipspline.networks.files import checksum
 from lipspline.priors import Kind, resolve
 
 SLACK = 1e-9

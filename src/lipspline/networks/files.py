@@ -17,7 +17,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from lipspline._infra import checks
-from lipspline._infra.files import write_whole
+from lipspline._infra.files import checksum, write_whole
 from lipspline.certification import Certificate, certify
 from lipspline.functional.matrices import METHODS
 from lipspline.networks.builders import ACTIVATIONS, Network, denoiser, mlp
@@ -138,15 +138,6 @@ def _certified(model: Network, promised: float, path: Path) -> Certificate:
             f"{path} promises the Lipschitz constant {promised:.9g}, but its layers only prove {certificate.upper:.9g}."
         )
     return certificate
-
-
-def checksum(tensors: dict[str, Tensor]) -> str:
-    """SHA-256 over names, types, shapes and values of tensors."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _seal(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:

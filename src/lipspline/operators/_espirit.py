@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lipspline._infra import checks
-from lipspline.operators.mri import CONVENTIONS, Convention, centred_ifft
+from lipspline.operators.mri import CONVENTIONS, Convention, calibration_region, central, centred_ifft
 
 UNCROPPED = 1e-3
 """A `crop` that keeps maps wherever they are known at all, for reconstruction.
@@ -104,21 +104,6 @@ def espirit_sets(
     return leading_maps(correlation, tuple(kspace.shape[-2:]), sets, required)
 
 
-def calibration_region(kspace: Tensor, limit: int, kernel: int) -> Tensor:
-    """The largest fully sampled rectangle in the middle of `kspace (C, H, W)`, at most `limit` high and wide."""
-    sampled = (kspace != 0).any(dim=0)
-    sizes = range(limit, kernel - 1, -1)
-    width = next((n for n in sizes if n <= sampled.shape[1] and _middle(sampled, kernel, n).all()), None)
-    height = width and next((n for n in sizes if n <= sampled.shape[0] and _middle(sampled, n, width).all()), None)
-    if width is None or height is None:
-        raise ValueError(
-            f"No window of {kernel}x{kernel} points in the middle of k-space {tuple(sampled.shape)} is fully sampled. "
-            f"Measure more low frequencies, use a smaller kernel, or check the convention: 'centred' has frequency "
-            f"zero in the middle, 'paper' has it first."
-        )
-    return _middle(kspace, height, width)
-
-
 def window_correlation(region: Tensor, kernel: int, threshold: float) -> Tensor:
     """Autocorrelation `(2k-1, 2k-1, C, C)` of an orthonormal basis of the windows of `region (C, h, w)`."""
     C = region.shape[0]
@@ -156,7 +141,7 @@ def region_images(region: Tensor, plane: tuple[int, ...]) -> Tensor:
     """Blurred coil images `(C, H, W)` of the calibration region, tapered towards its edge against ringing."""
     (H, W), (h, w) = plane, region.shape[1:]
     padded = region.new_zeros(region.shape[0], H, W)
-    _middle(padded, h, w).copy_(region * (_taper(h, region).unsqueeze(1) * _taper(w, region)))
+    central(padded, h, w).copy_(region * (_taper(h, region).unsqueeze(1) * _taper(w, region)))
     return centred_ifft(padded)
 
 
@@ -166,12 +151,6 @@ def _waves(size: int, like: Tensor) -> Tensor:
     position = torch.arange(size, device=like.device) - size // 2
     angle = 2 * pi * (position.unsqueeze(1) * lags % size).double() / size
     return torch.polar(torch.ones_like(angle), angle).to(like.dtype)
-
-
-def _middle(x: Tensor, height: int, width: int) -> Tensor:
-    """View of the middle `(height, width)` of the last two dimensions; index n // 2 is the middle of n."""
-    top, left = x.shape[-2] // 2 - height // 2, x.shape[-1] // 2 - width // 2
-    return x[..., top : top + height, left : left + width]
 
 
 def _taper(size: int, like: Tensor) -> Tensor:

@@ -197,3 +197,24 @@ def cartesian_mask(width: int, acceleration: float = 4, center: float = 0.08, se
     chosen = torch.randperm(len(others), generator=torch.Generator().manual_seed(seed))[: total - low]
     mask[others[chosen]] = True
     return mask
+
+
+def calibration_region(kspace: Tensor, limit: int, kernel: int) -> Tensor:
+    """The largest fully sampled rectangle in the middle of `kspace (C, H, W)`, at most `limit` high and wide."""
+    sampled = (kspace != 0).any(dim=0)
+    sizes = range(limit, kernel - 1, -1)
+    width = next((n for n in sizes if n <= sampled.shape[1] and central(sampled, kernel, n).all()), None)
+    height = width and next((n for n in sizes if n <= sampled.shape[0] and central(sampled, n, width).all()), None)
+    if width is None or height is None:
+        raise ValueError(
+            f"No window of {kernel}x{kernel} points in the middle of k-space {tuple(sampled.shape)} is fully sampled. "
+            f"Measure more low frequencies, use a smaller kernel, or check the convention: 'centred' has frequency "
+            f"zero in the middle, 'paper' has it first."
+        )
+    return central(kspace, height, width)
+
+
+def central(x: Tensor, height: int, width: int) -> Tensor:
+    """View of the middle `(height, width)` of the last two dimensions; index n // 2 is the middle of n."""
+    top, left = x.shape[-2] // 2 - height // 2, x.shape[-1] // 2 - width // 2
+    return x[..., top : top + height, left : left + width]

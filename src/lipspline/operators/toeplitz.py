@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lipspline._infra.memory import remembered
+from lipspline._infra.devices import remembered
 
 STEPS = 24
 """Dimension of the Krylov space in which the leading eigenvectors are sought."""

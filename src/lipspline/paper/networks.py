@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from lipspline._infra import checks
+from lipspline._infra.files import checksum
 from lipspline.certification.proof import certify
 from lipspline.networks.builders import Network, denoiser, mlp
-from lipspline.networks.files import checksum, load
+from lipspline.networks.files import load
 from lipspline.networks.inference import plain
 from lipspline.networks.rescale import level_for, serving
 from lipspline.nn.matrices import Init

@@ -27,7 +27,13 @@ from lipspline.pnp.certificate import (
 )
 from lipspline.pnp.guarantee import Denoiser, Setting, lipschitz_bound, vouched_reason
 from lipspline.pnp.iterate import Anderson, FixedPointMap, iterate
-from lipspline.pnp.promises import denoiser_violations, singular_value_violations
+from lipspline.pnp.promises import (
+    denoiser_violations,
+    first_iterate,
+    singular_value_violations,
+    smallest_bound,
+    supported,
+)
 from lipspline.priors.energy import Energy
 
 IMAGES = 4  # the dimensions of a batch of images
@@ -225,20 +231,6 @@ def averaged_map(
     return mapped
 
 
-def supported(x: Tensor, H: LinearOperator, rows: Tensor | None = None) -> Tensor:
-    """The orthogonal projection onto the images that are zero outside `H.support`.
-
-    Args:
-        rows: which images of the batch of `H` these are.
-    """
-    support = H.support
-    if support is None:
-        return x
-    if rows is not None and support.ndim == x.ndim:
-        support = support[rows]
-    return torch.where(support, x, 0)
-
-
 def denoise(denoiser: Denoiser, x: Tensor) -> Tensor:
     """Apply a real denoiser, to real and imaginary part if `x` is complex: this keeps its Lipschitz constant.
 
@@ -291,12 +283,6 @@ def _check_data(y: Tensor, H: LinearOperator, denoiser: Denoiser, tol: float, ma
     checks.at_least("max_steps", max_steps, 1)
 
 
-def smallest_bound(H: LinearOperator) -> float | None:
-    """The lower bound on the singular values that an operator gives, if it is a positive number."""
-    bound = H.smallest_singular_value()
-    return None if bound is None else checks.positive(f"smallest_singular_value() of {H!r}", bound)
-
-
 def _refuse(violations: list[str], guarantee: bool) -> None:
     if violations and guarantee:
         raise ValueError(f"{violations[0]} To run without any guarantee, pass guarantee=False.")
@@ -319,20 +305,6 @@ def _check_tolerance(tol: float, x: Tensor) -> None:
         raise ValueError(
             f"tol {tol:g} is below the round-off {eps:.2g} of {x.dtype}. Pass a larger tol or float64 data."
         )
-
-
-def first_iterate(y: Tensor, H: LinearOperator, step: float, start: Tensor | None) -> Tensor:
-    back = checks.finite(
-        "The first image α Hᵀ y", step * H.adjoint(y), f"The data or the step are too large for {y.dtype}."
-    )
-    if start is None:
-        return back
-    H.domain.check("pnp.fbs(start=...)", start)
-    if start.is_complex() and not back.is_complex():
-        raise ValueError(f"start is complex ({start.dtype}), but these data belong to real images ({back.dtype}).")
-    if start.shape != back.shape:
-        raise ValueError(f"start has shape {tuple(start.shape)}, but the data belong to images {tuple(back.shape)}.")
-    return supported(checks.finite("start", start.to(back)), H)
 
 
 @contextlib.contextmanager

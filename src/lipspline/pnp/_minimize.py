@@ -10,7 +10,7 @@ from torch import Tensor
 from lipspline._infra import checks
 from lipspline.certification.round_off import EPS
 from lipspline.operators import LinearOperator
-from lipspline.pnp._fbs import first_iterate, fixed_point_setting, smallest_bound, supported
+from lipspline.pnp._fbs import fixed_point_setting
 from lipspline.pnp.batch import ImageRun, Progress, norms
 from lipspline.pnp.certificate import (
     Pairing,
@@ -25,7 +25,14 @@ from lipspline.pnp.certificate import (
 from lipspline.pnp.descent import EVERYTHING, Box, Slope, descend
 from lipspline.pnp.guarantee import Denoiser, ObjectiveSetting, Setting, Tier, lipschitz_bound
 from lipspline.pnp.primal_dual import PrimalDual
-from lipspline.pnp.promises import check_energy, promised_constants, singular_value_violations
+from lipspline.pnp.promises import (
+    check_energy,
+    first_iterate,
+    promised_constants,
+    singular_value_violations,
+    smallest_bound,
+    supported,
+)
 from lipspline.priors.energy import AdaptiveEnergy, AnalysisEnergy, Energy
 
 CONVEXITY = 1e-4
@@ -132,7 +139,7 @@ def promise(
 
     Example:
         >>> from lipspline.operators import MRI
-        >>> from lipspline.priors.tv import TotalVariation
+        >>> from lipspline.priors.sparsity import TotalVariation
         >>> setting = promise(MRI(torch.ones(8, dtype=torch.bool)), TotalVariation(), 0.1)
         >>> setting.promise, setting.estimates()[0].constant <= 1
         ('the minimiser exists and is unique: the objective is strongly convex with μ = 1', True)

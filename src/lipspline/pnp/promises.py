@@ -1,4 +1,4 @@
-"""What somebody promises of an operator, a denoiser or an energy, tried on images before the first step.
+"""Before the first step: where an iteration begins, and what somebody promises of operator, denoiser or energy, tried.
 
 A trial proves nothing: it finds promises that are wrong. What this library proves itself is not tried.
 """
@@ -122,3 +122,38 @@ def _value(wide: Energy, x: Tensor, energy: Energy) -> Tensor:
 
 def _name(energy: Energy) -> str:
     return type(energy).__name__
+
+
+def supported(x: Tensor, H: LinearOperator, rows: Tensor | None = None) -> Tensor:
+    """The orthogonal projection onto the images that are zero outside `H.support`.
+
+    Args:
+        rows: which images of the batch of `H` these are.
+    """
+    support = H.support
+    if support is None:
+        return x
+    if rows is not None and support.ndim == x.ndim:
+        support = support[rows]
+    return torch.where(support, x, 0)
+
+
+def smallest_bound(H: LinearOperator) -> float | None:
+    """The lower bound on the singular values that an operator gives, if it is a positive number."""
+    bound = H.smallest_singular_value()
+    return None if bound is None else checks.positive(f"smallest_singular_value() of {H!r}", bound)
+
+
+def first_iterate(y: Tensor, H: LinearOperator, step: float, start: Tensor | None) -> Tensor:
+    """The image from which an iteration starts: `α Hᵀ y`, or the one that is given, checked."""
+    back = checks.finite(
+        "The first image α Hᵀ y", step * H.adjoint(y), f"The data or the step are too large for {y.dtype}."
+    )
+    if start is None:
+        return back
+    H.domain.check("pnp.fbs(start=...)", start)
+    if start.is_complex() and not back.is_complex():
+        raise ValueError(f"start is complex ({start.dtype}), but these data belong to real images ({back.dtype}).")
+    if start.shape != back.shape:
+        raise ValueError(f"start has shape {tuple(start.shape)}, but the data belong to images {tuple(back.shape)}.")
+    return supported(checks.finite("start", start.to(back)), H)

@@ -1,9 +1,8 @@
 """What is known about images before they are measured: denoisers and energies, found by name or file."""
 
 from lipspline.priors.denoisers import DenoiserPrior, zoo
-from lipspline.priors.energy import Energy
+from lipspline.priors.energy import COMPLEX_RANGE, FOLDED_RANGE, UNIT_RANGE, Energy, Kind, Prior
 from lipspline.priors.lookup import EnergyPrior, catalogue, resolve
-from lipspline.priors.prior import COMPLEX_RANGE, FOLDED_RANGE, UNIT_RANGE, Kind, Prior
 from lipspline.priors.ridge import RidgeEnergy
 
 __all__ = [

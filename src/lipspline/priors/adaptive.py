@@ -22,8 +22,8 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lipspline._infra.devices import remembered
 from lipspline._infra.files import write_whole
-from lipspline._infra.memory import remembered
 from lipspline.functional.convolutions import conv_norm_upper
 from lipspline.functional.norm_bounds import OUTWARD
 from lipspline.functional.ridge import hats

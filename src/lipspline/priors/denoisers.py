@@ -26,7 +26,7 @@ from lipspline.networks.builders import Network
 from lipspline.networks.files import load
 from lipspline.networks.rescale import Rescaled, level_for, serve_
 from lipspline.nn import UnrolledRidge
-from lipspline.priors.prior import UNIT_RANGE, Kind, Prior, checked_range
+from lipspline.priors.energy import UNIT_RANGE, Kind, Prior, checked_range
 from lipspline.priors.unrolled import UnrolledDenoiser, load_unrolled
 
 WHITE = 255.0

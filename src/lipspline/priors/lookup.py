@@ -11,14 +11,12 @@ from lipspline._infra import checks
 from lipspline.priors.adaptive import FORMAT as ADAPTIVE
 from lipspline.priors.adaptive import AdaptiveRidge, load_adaptive
 from lipspline.priors.denoisers import WHITE, resolve_file, resolve_shipped, resolve_unrolled, shipped
-from lipspline.priors.energy import Energy
-from lipspline.priors.prior import UNIT_RANGE, Kind, Prior, checked_range
+from lipspline.priors.energy import UNIT_RANGE, Energy, Kind, Prior, checked_range
 from lipspline.priors.ridge import RidgeEnergy
 from lipspline.priors.ridge_files import FORMAT as RIDGE
 from lipspline.priors.ridge_files import file_format, load_ridge
-from lipspline.priors.tv import TotalVariation
+from lipspline.priors.sparsity import TotalVariation, WaveletSparsity
 from lipspline.priors.unrolled import FORMAT as UNROLLED
-from lipspline.priors.wavelet import WaveletSparsity
 
 AUTO = "auto"
 TV_WIDTH, WAVELET_WIDTH = 0.06, 0.03
@@ -67,7 +65,7 @@ def resolve(prior: str | os.PathLike[str] | Prior = AUTO) -> Prior:
     if isinstance(prior, Prior):
         return prior
     if prior == AUTO:
-        return resolve(names()[0])
+        prior = next(iter(NAMED))
     if prior in NAMED:
         return NAMED[str(prior)]()
     if prior in shipped():

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lipspline._infra.memory import remembered
+from lipspline._infra.devices import remembered
 from lipspline.functional.norm_bounds import OUTWARD
 from lipspline.functional.ridge import Tables, bank_norm_upper, hats, odd_tables, potential_constants
 from lipspline.kernels import piecewise_affine

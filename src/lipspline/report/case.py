@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from lipspline.functional.quality import Profile, object_mask, scores
+from lipspline.functional.quality import DataMisfit, Profile, object_mask, scores
 from lipspline.pnp import Evidence, ImageRun, ReconstructionCertificate, Solution
 from lipspline.report.drawing import AS_STORED, Rescale, Window, magnitude, robust_window, spanning
-from lipspline.report.misfit import DataMisfit
 
 STORED = 1.6  # how far the window shown first can be widened
 PRESETS = {"Soft tissue": (-160.0, 240.0), "Lung": (-1350.0, 150.0), "Bone": (-500.0, 1300.0), "Brain": (0.0, 80.0)}

@@ -17,10 +17,9 @@ from lipspline._infra.files import write_whole
 from lipspline.certification import certify
 from lipspline.networks.curves import activation_curves
 from lipspline.report.case import Case
-from lipspline.report.drawing import activation_tile
+from lipspline.report.drawing import Html, activation_tile, asset, escape, fill, join, tag
 from lipspline.report.plain_words import TO_CHECK, at_most
 from lipspline.report.section import case_section, numbers_table, picture_numbers
-from lipspline.report.template import Html, asset, escape, fill, join, tag
 
 PER_LAYER = 12  # activations of each layer that are drawn
 DRAWN = 32  # slices of a volume whose images are on the page; the numbers of all are

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Literal
 
+from lipspline.functional.quality import Agreement, DataMisfit
 from lipspline.pnp import ReconstructionCertificate
 from lipspline.pnp.batch import Status
 from lipspline.pnp.guarantee import Estimate, ObjectiveSetting, Setting, Tier, contracts
-from lipspline.report.misfit import Agreement, DataMisfit
 
 Standing = Literal["proven", "measured", "chosen", "vouched for", "not claimed", "violated"]
 MARKS: dict[Standing, str] = {

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from lipspline.formats.png import data_uri
+from lipspline.functional.quality import Agreement, DataMisfit
 from lipspline.pnp import Evidence, ReconstructionCertificate
 from lipspline.pnp.batch import Status
 from lipspline.report import drawing
 from lipspline.report.case import PRESETS, Case, Picture
-from lipspline.report.drawing import Window, ratio_bar
-from lipspline.report.misfit import Agreement, DataMisfit
+from lipspline.report.drawing import Html, Window, asset, escape, fill, join, ratio_bar, tag, void
 from lipspline.report.plain_words import (
     ESTIMATES,
     MARKS,
@@ -19,7 +19,6 @@ from lipspline.report.plain_words import (
     certificate_lines,
     percent,
 )
-from lipspline.report.template import Html, asset, escape, fill, join, tag, void
 
 
 def case_section(case: Case, number: int) -> Html:

@@ -10,6 +10,7 @@ training begins as good as the energy is.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,7 @@ from lipspline.kernels import ridge as kernels
 from lipspline.priors.ridge import RidgeEnergy
 from lipspline.priors.ridge_files import file_format, load_ridge
 from lipspline.priors.unrolled import FORMAT, UnrolledDenoiser, load_unrolled, save_unrolled
-from lipspline.training.energies import (
-    EnergyTraining,
-    command_line,
-    mean_psnr,
-    middle,
-    newest_state,
-    take_average,
-)
+from lipspline.training.energies import EnergyTraining, command_line, mean_psnr, middle, newest_state, take_average
 from lipspline.training.ridge import LearnedRidge, exported, ridge_groups
 
 DIFFERENCE = 0.02
@@ -151,13 +145,11 @@ class UnrolledLearner:
     def validate(self, images: list[Tensor]) -> str:
         crops = [middle(image, 96) for image in images]
 
-        def denoise(y: Tensor, level: float) -> Tensor:
+        def denoise(level: float, y: Tensor) -> Tensor:
             noise = torch.tensor([level / 255])
             return self.visit(self.begin(y, noise), y, noise, 0)[1]
 
-        scores = " ".join(
-            f"{mean_psnr(lambda y, level=level: denoise(y, level), crops, level):.3f}" for level in (5, 10, 15)
-        )
+        scores = " ".join(f"{mean_psnr(partial(denoise, level), crops, level):.3f}" for level in (5, 10, 15))
         strengths = " ".join(f"{float(step.strength(torch.tensor([10 / 255])).detach()):.1f}" for step in self.learned)
         return f"validation at 5/10/15: {scores}  strengths at 10: {strengths}"
 
@@ -183,11 +175,7 @@ def newest(folder: Path, start: Path | None) -> UnrolledDenoiser:
     settings, state, steps = newest_state(folder)
     model = LearnedSteps(settings)
     take_average(model, state)
-    return exported_steps(model, _first(start), {"steps": steps, "minutes": round(state["minutes"], 1)})
-
-
-def _first(start: Path | None) -> RidgeEnergy:
-    return _energies(start)[0]
+    return exported_steps(model, _energies(start)[0], {"steps": steps, "minutes": round(state["minutes"], 1)})
 
 
 def _energies(start: Path | None) -> list[RidgeEnergy]:

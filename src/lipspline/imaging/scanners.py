@@ -1,28 +1,80 @@
-"""How k-space was measured, or is simulated: what a user says about an MRI scanner."""
+"""What a user says about a scanner, MRI or CT, and gives with it: files by name, or arrays; told apart and checked."""
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, TypeGuard
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lipspline._infra import checks
+from lipspline.formats import ct as ct_files
 from lipspline.formats import mri as mri_files
 from lipspline.formats.kspace import Kspace, LazyKspace, measured, refuse_uncentred
+from lipspline.formats.sinograms import FILES, Sinograms, read_angles, read_sinograms
 from lipspline.formats.trajectories import NonCartesianKspace, on_trajectory, read_trajectory
 from lipspline.formats.volume import Stack, Volume
 from lipspline.imaging.coils import COILS, PHASES, UNKNOWNS, WHITENS, Phase, Unknown, Whiten, check_map_sets
-from lipspline.imaging.inputs import Data, as_tensor, check_data_noise, images, is_path, named, some
+from lipspline.imaging.ct import LARGEST, MeasuredCT, Scanner, SimulatedCT
 from lipspline.imaging.mri import MeasuredMRI, SimulatedMRI, Undersampling
 from lipspline.imaging.problem import Scan
+from lipspline.imaging.simulation import checked_noise
 from lipspline.imaging.trajectories import RadialMRI, TrajectoryMRI, along_spokes
 
-ACCELERATION = 4.0
+Data = str | Path | Tensor | NDArray[Any]
+WORDS = ("", *COILS, *PHASES, *UNKNOWNS)
+"""What is never the name of a file."""
+ACCELERATION, ANGLES, DETECTORS = 4.0, 200, 400
 """What a simulation takes where nothing is said."""
-KSPACE_NOISE = 0.01
+KSPACE_NOISE, SINOGRAM_NOISE = 0.01, 1.0
 """The noise that a simulation adds where nothing is said: the paper's."""
 OF_MEASUREMENTS = ("trajectory", "conjugate", "phase", "unknown", "whiten", "virtual_coils", "map_sets")
 """What is said about measured k-space only."""
+
+
+def as_tensor(values: Data) -> Tensor:
+    """An array as a finite tensor in float32 or complex64."""
+    tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.ascontiguousarray(values))
+    tensor = tensor.detach().cpu().to(torch.complex64 if tensor.is_complex() else torch.float32)
+    return checks.finite("data", tensor)
+
+
+def is_path(value: object) -> TypeGuard[str | Path]:
+    """Whether a value names a file or folder; the words of options do not."""
+    return isinstance(value, (str, Path)) and str(value) not in WORDS
+
+
+def images(data: Tensor, slices: slice, wanted: str = "images are (H, W) or (slices, H, W)") -> Volume:
+    """Some slices of an array of real images."""
+    if data.is_complex() or data.ndim not in (2, 3):
+        raise ValueError(f"The data have shape {tuple(data.shape)} and type {data.dtype}, but {wanted}, real.")
+    return Volume(some(data if data.ndim == 3 else data[None], slices))
+
+
+def some(stack: Tensor, slices: slice) -> Tensor:
+    """Some slices of a stack; none is an error."""
+    if not len(stack[slices]):
+        raise ValueError(f"There are {len(stack)} slice(s), numbered from 0, and none of them is among {slices}.")
+    return stack[slices]
+
+
+def named(data: Data) -> str:
+    """The beginning of a sentence about the data."""
+    return f"{data} holds" if is_path(data) else "The array holds"
+
+
+def check_data_noise(noise: float | None, simulate: bool) -> None:
+    """Refuse noise that would be added to nothing, or that is none."""
+    if noise is None:
+        return
+    if not simulate:
+        raise ValueError("data_noise= is for simulated data. Give simulate=True too, or leave it out.")
+    checked_noise(noise)
+
+
+# Magnetic resonance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,3 +245,93 @@ def _stacked(data: Tensor, slices: slice) -> Tensor:
 
 def _mask(values: Data | None) -> Tensor | None:
     return None if values is None else torch.as_tensor(values).squeeze() != 0
+
+
+# Tomography
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScannerCT(Scanner):
+    """How sinograms were measured, or are simulated from images: what a `Scanner` says, and these.
+
+    Args:
+        angles: how many, spread evenly over the arc; or radians, an array or an npy file.
+        detectors: how many rays for each angle.
+        files: what each of many files holds: "sinograms" of one slice, or "projections" of one angle.
+        flat, dark: counts without an object, and without a beam: arrays `(D,)` or `(S, D)`, or files; then the data are
+            counts too.
+        simulate: the data are images: measure them, add noise, compare.
+        data_noise: standard deviation of the noise added in a simulation; by default the paper's.
+        seed: of the noise.
+    """
+
+    angles: int | Data | None = None  # pyright: ignore[reportIncompatibleVariableOverride] (files are read for a scan)
+    detectors: int | None = None
+    files: str = "sinograms"
+    flat: Data | None = None
+    dark: Data | None = None
+    simulate: bool = False
+    data_noise: float | None = None
+    seed: int = 0
+
+    def __post_init__(self):
+        for name, least in (("angles", 1), ("detectors", 2), ("size", 2)):
+            value = getattr(self, name)
+            if isinstance(value, int) and not least <= value <= LARGEST:
+                raise ValueError(f"{name} must lie between {least} and {LARGEST}, but is {value}.")
+        checks.one_of("files", self.files, FILES)
+        super().__post_init__()
+        if self.simulate:
+            self._refuse_scanner()
+        check_data_noise(self.data_noise, self.simulate)
+
+    def scan(self, data: Data, slices: slice = slice(None)) -> Scan:
+        """The slices to be reconstructed."""
+        first, angles = slices.start or 0, self._angles()
+        if self.simulate:
+            volume = ct_files.read(data, slices) if is_path(data) else images(as_tensor(data), slices)
+            noise = SINOGRAM_NOISE if self.data_noise is None else self.data_noise
+            detectors = self.detectors or DETECTORS
+            return SimulatedCT(volume, ANGLES if angles is None else angles, detectors, noise, self.seed, first)
+        found = self._sinograms(data, slices)
+        scan = MeasuredCT(found, replace(self, angles=angles), first)
+        if self.detectors not in (None, scan.sinograms.data.shape[-1]):
+            raise ValueError(f"{named(data)} {scan.sinograms.data.shape[-1]} detectors, not {self.detectors}.")
+        return scan
+
+    def _sinograms(self, data: Data, slices: slice) -> Sinograms:
+        fields = {"flat": self.flat, "dark": self.dark}
+        paths = {name: value for name, value in fields.items() if is_path(value)}
+        if is_path(data):
+            if ct_files.holds_images(Path(data)):
+                raise ValueError(
+                    f"{data} holds images, not sinograms. To measure and reconstruct them give simulate=True."
+                )
+            found = read_sinograms(data, slices, files=self.files, **paths)
+        else:
+            found = Sinograms(images(as_tensor(data), slices, "sinograms are (angles, detectors) or a stack").slices)
+        shape = found.data.shape
+        given = {
+            name: as_tensor(value).expand(shape[0], shape[2])
+            for name, value in fields.items()
+            if value is not None and not is_path(value)
+        }
+        return replace(found, **given)
+
+    def _refuse_scanner(self) -> None:
+        """A simulation has the geometry of the paper."""
+        for each in fields(Scanner):
+            if each.name != "angles" and getattr(self, each.name) != each.default:
+                raise ValueError(
+                    f"A simulation takes the size from the images and its geometry from the paper. Leave out "
+                    f"{each.name}=, or simulate=True."
+                )
+
+    def _angles(self) -> int | Tensor | None:
+        if self.angles is None or isinstance(self.angles, int):
+            return self.angles
+        return read_angles(self.angles) if is_path(self.angles) else as_tensor(self.angles).double()
+
+
+Acquisition = ScannerMRI | ScannerCT
+ACQUISITIONS: dict[str, type[ScannerMRI] | type[ScannerCT]] = {"mri": ScannerMRI, "ct": ScannerCT}

@@ -5,8 +5,15 @@ import torch
 
 from lipspline.formats import builtin
 from lipspline.formats.kspace import Kspace
-from lipspline.imaging.coil_noise import noise_covariance, noise_in_kspace, noise_samples, virtual_coils, whitening
-from lipspline.imaging.coils import Whiten, normalized_maps
+from lipspline.imaging.coils import (
+    Whiten,
+    noise_covariance,
+    noise_in_kspace,
+    noise_samples,
+    normalized_maps,
+    virtual_coils,
+    whitening,
+)
 from lipspline.imaging.mri import MeasuredMRI
 from lipspline.imaging.problem import Iteration, Problem, solve_problem
 from lipspline.imaging.strength import choose
