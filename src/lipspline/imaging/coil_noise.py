@@ -66,6 +66,10 @@ def whitening(covariance: Tensor) -> Mixing:
 
 FARTHEST = 16
 """One in so many of the points of a plane mask is taken for noise."""
+QUIETEST = 32
+"""One in so many of the points is taken from where k-space is quietest."""
+CELLS = 16  # along each side of k-space, at most, in which its power is compared
+CELL = 64  # points of a cell, at least, on average
 
 
 def virtual_coils(data: Tensor, coils: int) -> Mixing:
@@ -79,8 +83,8 @@ def noise_in_kspace(data: Tensor, mask: Tensor) -> float:
 
     The median of the moduli in places where images have little to say: the highest frequencies along the readout;
     where whole readouts were measured, the positions at the two ends of the field of view; where single points were,
-    those farthest from the middle, and the corners of the image if it is not aliased. Images can only add to a median,
-    so the smallest is taken.
+    those farthest from the middle, and the corners of the image if it is not aliased; and the parts of k-space with
+    least power, for edges reach into its corners. Images can only add to a median, so the smallest is taken.
     """
     return deviation(noise_samples(data, mask))
 
@@ -91,6 +95,7 @@ def noise_samples(data: Tensor, mask: Tensor) -> Tensor:
     outer = (torch.arange(height) - height // 2).abs() >= height // 2 - max(1, height // 16)
     fast = data[..., (torch.atleast_2d(mask) & outer.unsqueeze(1)).expand(height, width)]
     plane = torch.atleast_2d(mask).expand(height, width)
+    fast = _quieter(fast, _quietest(data, plane))
     whole = plane.all(dim=0)
     if not whole.any():
         found = _quieter(fast, data[..., _farthest(plane)])
@@ -132,6 +137,31 @@ def _farthest(plane: Tensor) -> Tensor:
     radius = torch.where(plane, rows.square().unsqueeze(1) + columns.square(), -1.0)
     count = max(1, int(plane.sum()) // FARTHEST)
     return plane & (radius >= radius.flatten().topk(count).values[-1])
+
+
+def _quietest(data: Tensor, plane: Tensor) -> Tensor:
+    """Points of the cells of k-space with least power, one in `QUIETEST` of those that a mask `(H, W)` keeps.
+
+    Every second point of a cell says how quiet it is, and the others are taken for it: to choose by the values that are
+    taken would make noise look weaker than it is.
+    """
+    values, points = data[..., plane], plane.nonzero()
+    power, side = values.abs().square().sum(dim=(0, 1)), max(1, min(CELLS, int((len(points) / CELL) ** 0.5)))
+    cells = points[:, 0] * side // plane.shape[0] * side + points[:, 1] * side // plane.shape[1]
+    even = torch.arange(len(points)) % 2 == 0
+    found = [values[..., other & _quiet(cells, power, some)[cells]] for some, other in ((even, ~even), (~even, even))]
+    return torch.cat(found, dim=-1)
+
+
+def _quiet(cells: Tensor, power: Tensor, some: Tensor) -> Tensor:
+    """Which cells are the quietest by the power of some of their points: enough of them for one point in `QUIETEST`."""
+    points = torch.bincount(cells)
+    seen = torch.bincount(cells[some], minlength=len(points))
+    sums = torch.zeros(len(points), dtype=power.dtype).index_add_(0, cells[some], power[some])
+    means = torch.where((seen >= CELL // 8) & (sums > 0), sums / seen.clamp_min(1), torch.inf)
+    order = means.argsort()
+    enough = points[order].cumsum(0) - points[order] < len(cells) / QUIETEST
+    return torch.zeros(len(points), dtype=torch.bool).index_fill_(0, order[enough & means[order].isfinite()], True)
 
 
 def noise_covariance(samples: Tensor) -> Tensor | None:
