@@ -1,6 +1,7 @@
 """One place for each concept: what the architecture promises beyond the order of imports."""
 
 import ast
+import builtins
 import importlib
 import pkgutil
 import re
@@ -28,6 +29,17 @@ def sources() -> tuple[tuple[str, ast.Module], ...]:
 def nodes() -> tuple[tuple[str, ast.AST], ...]:
     """Every node of every file, with the name of the file."""
     return tuple((name, node) for name, tree in sources() for node in ast.walk(tree))
+
+
+def test_errors_have_public_names():
+    """The name of its class is the first thing that a user reads of an error."""
+    kinds = {name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+    private = {}
+    for name, node in nodes():
+        bases = {base.id for base in node.bases if isinstance(base, ast.Name)} if isinstance(node, ast.ClassDef) else ()
+        if isinstance(node, ast.ClassDef) and node.name.startswith("_") and bases & kinds:
+            private[node.name] = name
+    assert private == {}
 
 
 def test_no_class_name_is_used_twice():

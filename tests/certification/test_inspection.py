@@ -11,8 +11,8 @@ from layer_norms import ill_conditioned, norm, upper
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
-from lipspline.certification import certify, layer_bound
-from lipspline.models import denoiser
+from lipspline.certification import certify, estimate_lower, layer_bound
+from lipspline.models import denoiser, mlp
 from lipspline.nn import (
     Averaged,
     Concatenated,
@@ -78,6 +78,25 @@ def test_weights_that_are_no_dense_real_numbers_are_refused(weight: Tensor, comp
     layer.weight = nn.Parameter(weight, requires_grad=False)
     with pytest.raises(ValueError, match=f"Parameter 'weight' {complaint}"):
         certify(layer)
+
+
+@pytest.mark.parametrize("given", [None, (2,), torch.zeros(1, 2)])
+def test_weights_without_values_are_refused_before_anything_runs(given):
+    """On the meta device layers have shapes only, and a splitting of weights or a run ends somewhere in torch."""
+    models = [model.to("meta") for model in (nn.Linear(2, 2), mlp(2, 1, width=4, depth=2, activation="lls"))]
+    for model in models:
+        with pytest.raises(ValueError, match=r"on the meta device, without values.* Load its weights first") as raised:
+            certify(model, given)
+        assert raised.type is ValueError
+    with pytest.raises(ValueError, match="on the meta device, without values"):
+        estimate_lower(models[0])
+    with pytest.raises(ValueError, match=r"The example is on the meta device, without values\. Give its shape"):
+        certify(nn.Linear(2, 2), torch.zeros(1, 2, device="meta"))
+
+
+def test_a_batch_without_inputs_is_refused_where_ratios_are_looked_for():
+    with pytest.raises(ValueError, match=r"a batch of at least one input, .* has the shape \(0, 2\)"):
+        estimate_lower(nn.Linear(2, 2), inputs=torch.zeros(0, 2))
 
 
 def test_tensors_with_ways_of_their_own_are_refused():

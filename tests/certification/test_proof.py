@@ -118,7 +118,7 @@ def test_an_unknown_layer_is_an_error_that_says_how_to_register_it(layer: nn.Mod
     """Never a silent 1, also for classes that inherit from known ones."""
     wanted = (
         f"certify has no rule for {kind} (layer '1'), and will not guess one. "
-        f"Give certify an example input, so that its operations are traced and bounded one by one. "
+        f"Give input_shape, or an example input, so that its operations are traced and bounded one by one. "
         f"Register one with lipspline.register_rule({kind}), or vouch for a bound with lipspline.declare."
     )
     with pytest.raises(ValueError, match="^" + re.escape(wanted) + "$"):

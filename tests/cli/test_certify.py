@@ -39,6 +39,9 @@ def integers():
     import torch.ao.quantization as quantization
     model = nn.Sequential(nn.Linear(2, 2)).eval()
     return quantization.quantize_dynamic(model, {nn.Linear})
+class Unknown(nn.Module):
+    def forward(self, x): return nn.functional.linear(x, x.new_ones(3, 3))
+def unknown(): return Unknown()
 def steep_pool(): return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.PReLU(init=2.0))
 """
 
@@ -92,6 +95,17 @@ def test_what_goes_wrong_in_the_file_is_a_sentence_and_no_proof(certify, place: 
     assert out == ""
     assert expected in err
     assert "Traceback" not in err
+
+
+def test_what_is_missing_is_named_as_an_option(certify):
+    """The library says input_shape, its argument."""
+    code, _, err = certify("nets.py:unknown")
+    assert code == 2
+    assert "Give --shape, or an example input" in err
+    code, _, err = certify("nets.py:unknown", "--shape", "2,3,4,5,6")
+    assert code == 2
+    assert "Give --shape, the shape of one input without batch." in err
+    assert "input_shape" not in err
 
 
 @pytest.mark.parametrize("name", ["weights.pt", "weights.pth", "weights.ckpt"])

@@ -18,14 +18,19 @@ from lipspline.paper.recipe import shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-COMMAND = re.compile(r"^(?:[A-Z_]+=\S+ )*lipspline ([^\n#]+)|`lipspline ([^`\n]+)`", re.MULTILINE)
+COMMAND = re.compile(
+    r"^(?:[A-Z_]+=\S+ )*lipspline ([^\n#]+)|`(?:[A-Z_]+=\S+ |srun )*lipspline ([^`\n]+)`"
+    r"|-m lipspline (?!\.)([^`\n#]+)|\(`lipspline ([^`]+)`",
+    re.MULTILINE,
+)
+OTHERS = re.compile(r"(?:^|`)(?:make ([a-z]+)|python ((?:docs|tests|setup)[\w/]*\.py))(?=[` \n])", re.MULTILINE)
 PROGRAM = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 BINDING = "import lipspline as ls"
 
 
 def commands(text: str) -> list[str]:
     """The command lines of a page, in blocks and within sentences, without their comments."""
-    return [(block or inline).strip() for block, inline in COMMAND.findall(text)]
+    return [" ".join("".join(parts).split()) for parts in COMMAND.findall(text)]
 
 
 def complaint(line: str) -> str | None:
@@ -35,6 +40,8 @@ def complaint(line: str) -> str | None:
     """
     command: Any = typer.main.get_command(cli.app)
     words = shlex.split(line.replace("...", "IN OUT"))
+    if words[1:] == ["IN", "OUT"]:
+        words = words[:1]  # "reconstruct ..." of any kind
     while words and not words[0].startswith("-") and hasattr(command, "commands"):
         if words[0] not in command.commands:
             return f"there is no command {words[0]}"
@@ -54,8 +61,21 @@ def test_commands_on_a_page_are_taken(page: Path):
 def test_the_check_of_commands_sees_what_it_should():
     """Proof that the test above can fail."""
     text = "```bash\nX=1 lipspline lab --port 1  # here\n```\nand `lipspline denoise a b --nose 3`, `lipspline paint`\n"
-    assert commands(text) == ["lab --port 1", "denoise a b --nose 3", "paint"]
-    assert [bool(complaint(line)) for line in commands(text)] == [False, True, True]
+    text += (
+        "`torchrun --nproc-per-node 4 -m lipspline train a.toml`, `Y=2 lipspline lab`, over (`lipspline inspect\nF`)\n"
+    )
+    assert commands(text) == ["lab --port 1", "denoise a b --nose 3", "paint", "train a.toml", "lab", "inspect F"]
+    assert [bool(complaint(line)) for line in commands(text)] == [False, True, True, False, False, False]
+    assert OTHERS.findall("`make paint` or\npython docs/none.py --x\n") == [("paint", ""), ("", "docs/none.py")]
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if OTHERS.search(page.read_text())], ids=lambda page: page.name
+)
+def test_targets_of_make_and_scripts_that_a_page_names_exist(page: Path):
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for target, script in OTHERS.findall(page.read_text()):
+        assert (ROOT / script).is_file() if script else target in targets, target or script
 
 
 def test_recipes_and_suites_that_pages_name_exist():

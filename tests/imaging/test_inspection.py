@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 import lipspline as ls
 import sample_files
 from lipspline import cli
-from lipspline.formats import nifti, pictures
+from lipspline.formats import mri, nifti, pictures
+from lipspline.formats.validation import FileError
 from lipspline.formats.volume import Volume
 from lipspline.imaging.inspection import inspect_file
 from lipspline.imaging.scanners import ScannerMRI
@@ -173,6 +174,23 @@ def test_a_result_for_bart_is_known_by_both_files(tmp_path):
     ls.reconstruct(sample_files.single_coil(), prior="tv", max_steps=3).save(tmp_path / "o.cfl")
     for name in ("o.cfl", "o.hdr", "o.cfl.json"):
         assert inspect_file(tmp_path / name).findings[0].what == "A result of lipspline"
+
+
+def test_what_several_readers_say_of_a_damaged_picture_is_said_once(tmp_path):
+    pictures.write(tmp_path / "a.png", np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8))
+    (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:2000])
+    (problem,) = inspect_file(tmp_path / "a.png").problems
+    assert problem.startswith("pictures, MRI: ")
+
+
+@pytest.mark.parametrize("shape", [(1, 160, 160, 4), (160, 160, 4)])
+def test_coils_that_come_last_are_not_taken_for_columns(tmp_path, shape):
+    """They were 160 coils with four columns each, or 160 slices."""
+    np.save(tmp_path / "k.npy", np.ones(shape, np.complex64))
+    with pytest.raises(FileError, match="Move the coils to the second place"):
+        mri.read_scan(tmp_path / "k.npy")
+    problems = inspect_file(tmp_path / "k.npy").problems
+    assert any("slices, coils, readout and phase encoding, in this order" in problem for problem in problems)
 
 
 def test_only_the_reader_of_its_format_speaks_of_a_damaged_file(tmp_path):

@@ -9,7 +9,8 @@ import sample_files
 from lipspline.formats import mri as files
 from lipspline.formats.kspace import Kspace, measured
 from lipspline.formats.volume import Volume
-from lipspline.imaging.coils import noise_in_kspace, normalized_maps
+from lipspline.imaging.coil_noise import noise_in_kspace
+from lipspline.imaging.coils import normalized_maps
 from lipspline.imaging.mri import MeasuredMRI, SimulatedMRI, Undersampling
 from lipspline.operators import MRI, MultiCoilMRI, simulated_maps
 from lipspline.operators.mri import centred_fft

@@ -15,6 +15,9 @@ from lipspline.nn import (
     RidgeStep,
     SampleUnshuffle,
     UnrolledRidge,
+    conv1d,
+    conv2d,
+    conv3d,
 )
 
 BLOCKS = {
@@ -86,6 +89,22 @@ def test_the_potential_of_convolutions_is_the_dense_one_of_their_matrix():
         expected = x.flatten(1) - 2 * ((x.flatten(1) @ w.mT + b).relu() / t) @ w
         torch.testing.assert_close(block(x).flatten(1), expected)
         assert float(torch.linalg.eigvalsh(torch.diag(t) - w @ w.mT).min()) >= -1e-12
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize(
+    "layer",
+    [conv1d(4, 4, 3, stride=2), conv2d(4, 4, 3, stride=2), conv3d(4, 4, 3, stride=2), L2NormPool2d(2)],
+    ids=["conv1d", "conv2d", "conv3d", "pool"],
+)
+def test_a_batch_without_inputs_goes_through_layers_that_make_images_smaller(layer: nn.Module, train: bool):
+    """Such as those of a batch that a condition has chosen; nn.PixelUnshuffle returns it as it was."""
+    axes = next((m.weight.ndim - 2 for m in layer.modules() if hasattr(m, "weight")), 2)
+    x = torch.zeros(0, 4, *[8] * axes, requires_grad=True)
+    y = layer.train(train)(x)
+    assert y.shape == (0, 4, *[4] * axes)
+    y.sum().backward()
+    assert x.grad is not None
 
 
 def test_resampling_orders_channels_as_torch_does_and_can_be_inverted():

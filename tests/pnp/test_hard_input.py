@@ -140,8 +140,11 @@ class TestStability:
         assert evidence.worst("eq:EstForward", optimised=True) == 0
 
     def test_the_table_says_what_was_not_tried_and_where_residuals_are_the_reason(self):
-        nothing = stability(DATA, DIAGONAL, nn.ReLU(), perturbations=0, ascents=0)
-        assert "not tried" in str(nothing)
+        with pytest.raises(ValueError, match=r"both 0, so that nothing would be tried\. Give one of them"):
+            stability(DATA, DIAGONAL, nn.ReLU(), perturbations=0, ascents=0)
+        half = str(stability(DATA, DIAGONAL, nn.ReLU(), perturbations=0, ascents=2))
+        assert "not tried" in half
+        assert "nan" not in half
         early = stability(DATA, DIAGONAL, nn.ReLU(), 0.1, size=1e-4, max_steps=2, ascents=0, start=torch.zeros(1, 2))
         assert early.holds
         assert early.worst("eq:EstForward", optimised=False) > 1

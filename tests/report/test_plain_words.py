@@ -13,6 +13,7 @@ from lipspline.pnp.batch import Status
 from lipspline.priors.sparsity import TotalVariation
 from lipspline.report import Agreement, DataMisfit
 from lipspline.report.plain_words import (
+    TELLING,
     at_most,
     certificate_lines,
     lines_text,
@@ -248,7 +249,20 @@ def test_a_bound_that_tells_little_has_no_tick():
     moving = replace(one_pass, setting=replace(one_pass.setting, moving=50.0, smallest=None, convexity=1e-3))
     (data,) = (pair for pair in headline(moving, None, None) if pair[0].startswith("Data stability"))
     assert data[1] == "moot"
-    assert "says little" in told(moving)["Data stability"].sentence
+    found = told(moving)["Data stability"]
+    assert found.sentence.endswith(
+        "So large a bound holds, but says little in practice; the prior ridge has smaller ones."
+    )
+
+
+def test_only_a_large_bound_is_called_large_and_only_two_passes_are_compared_with_one():
+    one_pass = pnp.minimize(torch.rand(1, 1, 4, 4), operators.Identity((1, 4, 4)), TotalVariation(), 0.1).certificate
+    gentle = replace(one_pass, setting=replace(one_pass.setting, moving=0.1, smallest=None, convexity=1e-3))
+    constants = {estimate.label: estimate.constant for estimate in gentle.setting.estimates()}
+    assert TELLING < constants["minimiser:data"] < 3
+    assert "large" not in told(gentle)["Data stability"].sentence
+    weak = replace(one_pass, setting=replace(one_pass.setting, smallest=None, convexity=1e-5))
+    assert told(weak)["Image stability"].sentence.endswith("So large a bound holds, but says little in practice.")
 
 
 def test_an_image_that_does_not_fit_has_no_ticks():

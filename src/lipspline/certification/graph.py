@@ -113,7 +113,7 @@ def _run(model: nn.Module, example: Tensor) -> Any:
         what = f"inputs of shape {tuple(example.shape)} and {example.dtype}"
         raise NoOperationRule(
             f"The model does not take {what} ({type(error).__name__}: {error}). Give input_shape, the shape of one "
-            f"input without batch, or an example with batch."
+            f"input without batch."
         ) from error
 
 

@@ -30,6 +30,14 @@ REPEATS_ITS_MODULE = (nn.DataParallel, nn.parallel.DistributedDataParallel, Aver
 _Methods = (types.FunctionType, types.BuiltinFunctionType, classmethod, staticmethod, property)
 
 
+class LayerError(ValueError):
+    """Why a layer has no bound, in a message that says already which layer it is."""
+
+
+class NoLayerRule(LayerError):
+    """A class of layers without a rule: its operations may have rules."""
+
+
 def class_that_runs(module: nn.Module, *, within_eval: bool) -> type[nn.Module]:
     """The class whose `forward` a module runs, and nothing else; an error if something else runs.
 
@@ -75,6 +83,18 @@ def unwrapped(model: nn.Module) -> nn.Module:
     except ValueError as error:
         raise ValueError(f"The {type(model).__name__} {error}") from None
     return unwrapped(inner) if isinstance(inner, nn.Module) else model
+
+
+def check_has_values(model: object) -> None:
+    """Refuse a module whose weights lie on the meta device: they have shapes, and no numbers."""
+    if not isinstance(model, nn.Module):
+        return
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise ValueError(
+                f"Parameter {name!r} is on the meta device, without values, so that nothing about it can be proven. "
+                f"Load its weights first: model.to_empty(device='cpu'), then model.load_state_dict(...)."
+            )
 
 
 def _check_hooks(module: nn.Module) -> None:

@@ -16,10 +16,18 @@ from torch import Tensor, nn
 from lipspline._infra import checks
 from lipspline.certification.certificate import EVERY_SIZE, BoundProduct, Certificate, LayerBound
 from lipspline.certification.graph import NoOperationRule, as_example, graph_bounds
-from lipspline.certification.inspection import as_it_runs, class_that_runs, compiled_from, unwrapped
+from lipspline.certification.inspection import (
+    LayerError,
+    NoLayerRule,
+    as_it_runs,
+    check_has_values,
+    class_that_runs,
+    compiled_from,
+    unwrapped,
+)
 from lipspline.certification.quantized import exact_function, is_quantized
 from lipspline.certification.rounding import rounding_bound
-from lipspline.certification.search import estimate_lower, mixes_inputs, tensors_in
+from lipspline.certification.search import check_example, estimate_lower, mixes_inputs, tensors_in
 from lipspline.nn.blocks import ConvexPotential
 from lipspline.nn.fold import class_before
 from lipspline.nn.inference import FreeKnotSpline, InferenceConv2d
@@ -166,6 +174,7 @@ def certify(
             "Leave the context, or certify a model converted with .to(torch.bfloat16)."
         )
     _check_input(input_shape)
+    check_has_values(model)
     if accumulator is not None and (input_bound is None or not accumulator.is_floating_point):
         raise ValueError(f"accumulator is a floating-point type, beside an input_bound, but is {accumulator}.")
     if input_bound is None:
@@ -178,7 +187,7 @@ def _certified_with_rounding(
 ) -> Certificate:
     checks.positive("input_bound", bound)
     if input_shape is None or not isinstance(model, nn.Module):
-        raise ValueError("Rounding is bounded for a module and inputs of one shape: give certify an input_shape, too.")
+        raise ValueError("Rounding is bounded for a module and inputs of one shape: give input_shape, too.")
     model = unwrapped(model)
     example, arithmetic = as_example(model, input_shape), None
     if is_quantized(model):
@@ -194,7 +203,7 @@ def _certified(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None) -
     try:
         layers = _bounds("", model, (), within_eval=not model.training if isinstance(model, nn.Module) else False)
         certificate = Certificate(layers.upper, tuple(layers))
-    except _InLayer as error:
+    except LayerError as error:
         if input_shape is None or not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
             raise
         certificate = _certified_graph(model, input_shape, instead_of=error)
@@ -227,17 +236,12 @@ def _check_input(given: object) -> None:
             f"a tensor, but is {said}. (A model with several inputs needs a module around it that takes one.)"
         )
     if isinstance(given, Tensor):
-        if given.ndim == 0 or given.numel() == 0:
-            raise ValueError(
-                f"The example must be a batch of at least one input, (batch, ...), but has the shape "
-                f"{tuple(given.shape)}."
-            )
+        check_example(given)
         if given.is_complex():
             raise ValueError(
                 f"The example is complex ({given.dtype}), but bounds hold for real inputs. Certify a module around the "
                 f"model that takes real and imaginary parts as channels."
             )
-        checks.finite("The example", given, "Nothing is seen around such an input.")
 
 
 def _rounding(model: nn.Module, input_shape: tuple[int, ...] | Tensor | None) -> str:
@@ -292,7 +296,7 @@ def _certified_graph(
     try:
         upper, rows, output = graph_bounds(model, example, _leaf_bound)
     except NoOperationRule as error:
-        if instead_of is None or isinstance(instead_of, _NoRule):
+        if instead_of is None or isinstance(instead_of, NoLayerRule):
             raise ValueError(str(error)) from None
         raise instead_of from error
     if not math.isfinite(upper) or not all(bool(tensor.isfinite().all()) for tensor in tensors_in(output)):
@@ -344,21 +348,21 @@ def _bounds(name: str, module: nn.Module, above: tuple[nn.Module, ...], *, withi
             return _bounds(name, inner, (*above, module), within_eval=within_eval)
         kind = class_that_runs(module, within_eval=within_eval)
         entry = _RULES.get(kind)
-    except _InLayer:
+    except LayerError:
         raise
     except ValueError as error:
-        raise _InLayer(f"Layer {name or 'itself'!r} {error}") from None
+        raise LayerError(f"Layer {name or 'itself'!r} {error}") from None
     if kind.__module__.startswith(("torch.ao.nn.", "torch.nn.quantized", "torchao.")):
-        raise _InLayer(
+        raise LayerError(
             f"Layer {name or 'itself'!r} ({kind.__name__} of {kind.__module__}) rounds to integers: its output jumps, "
-            f"so that it has no Lipschitz constant. Give certify an input_shape and an input_bound: it then bounds the "
-            f"exact function of these weights, and how far what runs is from it."
+            f"so that it has no Lipschitz constant. Give input_shape and input_bound: then the exact function of these "
+            f"weights is bounded, and how far what runs is from it."
         )
     if entry is None or kind.forward is not entry.forward:
         replaced = "" if entry is None else " with the forward it has now"
-        raise _NoRule(
+        raise NoLayerRule(
             f"certify has no rule for {kind.__name__}{replaced} (layer {name or 'itself'!r}), and will not guess one. "
-            f"Give certify an example input, so that its operations are traced and bounded one by one. "
+            f"Give input_shape, or an example input, so that its operations are traced and bounded one by one. "
             f"Register one with lipspline.register_rule({kind.__name__}), or vouch for a bound with lipspline.declare."
         )
 
@@ -368,12 +372,12 @@ def _bounds(name: str, module: nn.Module, above: tuple[nn.Module, ...], *, withi
     try:
         layer = as_it_runs(module)
         result = entry.rule(layer, bounds) if entry.composite else entry.rule(layer)
-    except _InLayer:
+    except LayerError:
         raise
     except ValueError as error:
-        raise _InLayer(f"Layer {name!r} ({kind.__name__}): {error}" if name else str(error)) from error
+        raise LayerError(f"Layer {name!r} ({kind.__name__}): {error}" if name else str(error)) from error
     except Exception as error:  # whatever was written into a layer after its construction: no bound, but an answer
-        raise _InLayer(
+        raise LayerError(
             f"The rule for {kind.__name__} (layer {name or 'itself'!r}) ended with {type(error).__name__}: {error}. "
             f"Some attribute of the layer may not be as its class sets it."
         ) from error
@@ -381,20 +385,12 @@ def _bounds(name: str, module: nn.Module, above: tuple[nn.Module, ...], *, withi
         return result
     upper, reason = result if isinstance(result, tuple) and len(result) == 2 else (result, "")
     if not isinstance(upper, (int, float)) or not upper >= 0:
-        raise _InLayer(
+        raise LayerError(
             f"The rule for {kind.__name__} (layer {name or 'itself'!r}) gave {upper!r}, which bounds nothing."
         )
     if not reason:
-        raise _InLayer(
+        raise LayerError(
             f"The rule for {kind.__name__} (layer {name or 'itself'!r}) gave {upper!r} alone. Let it return the bound "
             f"and the reason in a few words."
         )
     return BoundProduct([LayerBound(name, kind.__name__, reason, float(upper))])
-
-
-class _InLayer(ValueError):
-    """An error whose message says already which layer it is about."""
-
-
-class _NoRule(_InLayer):
-    """A class of layers without a rule: its operations may have rules."""

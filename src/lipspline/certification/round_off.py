@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from lipspline.certification.linear_rules import padding_upper, pairs_of
 from lipspline.certification.proof import layer_bound
 from lipspline.nn.activations import AbsoluteValue, GroupSort, Householder, LipschitzPReLU, MaxMin
+from lipspline.nn.blocks import InvertibleDownsampling, InvertibleUpsampling
 from lipspline.nn.combine import Averaged, Concatenated, Scaled, Sum
 from lipspline.nn.convolutions import Conv2d, SampleUnshuffle
 from lipspline.nn.fold import freeze
@@ -216,7 +217,7 @@ def _householder(_: Householder, x: Tensor) -> Tensor:
 
 
 @register_magnitude(
-    *(GroupSort, MaxMin, nn.MaxPool1d, nn.MaxPool2d, SampleUnshuffle),
+    *(GroupSort, MaxMin, nn.MaxPool1d, nn.MaxPool2d, SampleUnshuffle, InvertibleDownsampling, InvertibleUpsampling),
     *(nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.Upsample),
     *(nn.ConstantPad1d, nn.ReflectionPad1d, nn.ReplicationPad1d, nn.CircularPad1d),
     *(nn.ConstantPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d, nn.CircularPad2d, nn.ZeroPad2d),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lipspline._infra import checks
-from lipspline.certification.inspection import unwrapped
+from lipspline.certification.inspection import check_has_values, unwrapped
 from lipspline.nn.fold import freeze
 
 LARGE = 2**16  # entries of an input of which one has to be enough
@@ -34,6 +34,9 @@ def estimate_lower(
         0.500
     """
     checks.at_least("steps", steps, 1)
+    check_has_values(model)
+    if inputs is not None:
+        check_example(inputs)
     model = freeze(unwrapped(model))
     if inputs is None:
         shape = _one_input(input_shape, _guess(model))
@@ -46,6 +49,18 @@ def estimate_lower(
     with _creating_float64():
         ratios = _ratios(_reading_only(model.double()), inputs.double(), _normalized(directions.double()))
     return float(ratios.max())
+
+
+def check_example(example: Tensor) -> None:
+    """Refuse a batch around which nothing is seen: without inputs, or without numbers in them."""
+    if example.ndim == 0 or example.numel() == 0:
+        raise ValueError(
+            f"The example must be a batch of at least one input, (batch, ...), but has the shape "
+            f"{tuple(example.shape)}."
+        )
+    if example.is_meta:
+        raise ValueError("The example is on the meta device, without values. Give its shape, or one with values.")
+    checks.finite("The example", example, "Nothing is seen around such an input.")
 
 
 @contextmanager

@@ -182,8 +182,12 @@ def _is_about_data(error: Exception) -> bool:
     return isinstance(error, FileError) and sys.argv[1:2] == ["reconstruct"]
 
 
+SHORTER = {"input_shape": "shape"}
+"""Arguments of the library whose options have shorter names."""
+
+
 def translated(message: str, *words: str) -> str:
-    """The arguments in a message of the library, such as `force=True`, as options of a command.
+    """The arguments in a message of the library, such as `force=True` or `input_bound`, as options of a command.
 
     Args:
         words: of the command; without them it is the one that was given.
@@ -192,11 +196,14 @@ def translated(message: str, *words: str) -> str:
         >>> sys.argv = ["lipspline", "denoise"]
         >>> translated("Replace it with force=True, or say how much with noise=15; contraction=K is no option.")
         'Replace it with --force, or say how much with --noise 15; contraction=K is no option.'
+        >>> translated("Give input_shape and input_bound.", "certify")
+        'Give --shape and --input-bound.'
     """
     command: Any = typer.main.get_command(app)
     for word in words or sys.argv[1:]:
         command = getattr(command, "commands", {}).get(word, command)
     options = {option.name: option.opts[0] for option in command.params if option.opts[0].startswith("--")}
+    options |= {name: options[short] for name, short in SHORTER.items() if short in options}
 
     def option(found: re.Match[str]) -> str:
         name, value = found.groups()
@@ -204,7 +211,10 @@ def translated(message: str, *words: str) -> str:
             return found.group()
         return options[name] if value in ("", "True") else f"{options[name]} {value}"
 
-    return re.sub(r"(?<![\w.(])([a-z_]+)=([\w.:]*\w|)", option, message)
+    message = re.sub(r"(?<![\w.(])([a-z_]+)=([\w.:]*\w|)", option, message)
+    return re.sub(
+        r"(?<![\w.(/-])[a-z]+(?:_[a-z]+)+(?![\w(=]|\.\w)", lambda found: options.get(found[0], found[0]), message
+    )
 
 
 def parse_slices(text: str) -> slice:

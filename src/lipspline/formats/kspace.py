@@ -18,6 +18,8 @@ SPARSEST = 256
 LOW = 8  # the part of k-space that is looked at for its energy is one in so many, along each direction
 CONCENTRATED = 4.0
 """Energy at low frequencies, at least, over what would lie there if it were spread evenly, and over that elsewhere."""
+MOST_COILS = 128  # of a scanner
+NARROWEST = 16  # columns of k-space, where there are more slices than this many coils
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ def with_mask(data: Tensor, mask: Tensor | None, source: object) -> tuple[Tensor
         mask: `(W,)` or `(H, W)` for all slices, `(S, 1, W)` or `(S, H, W)` for each; all that is not zero if None.
     """
     check_mask(data.shape, mask, source)
+    _check_order(data.shape, source)
     found = (data != 0).any(dim=1)
     _refuse_nothing(bool(found.any()), source)
     if mask is not None:
@@ -112,6 +115,16 @@ def with_mask(data: Tensor, mask: Tensor | None, source: object) -> tuple[Tensor
     _check_coils(data, found, source)
     refuse_uncentred(data, source)
     return data, compact(found)
+
+
+def _check_order(shape: tuple[int, ...], source: object) -> None:
+    """Refuse k-space `(S, C, H, W)` whose coils seem to be its last axis, as in files of MATLAB."""
+    slices, coils, height, width = shape
+    if coils > MOST_COILS or (slices > MOST_COILS and width < NARROWEST):
+        raise FileError(
+            f"{source} would hold {slices} slices of {coils} coils with {height} x {width} points: its axes must be "
+            f"slices, coils, readout and phase encoding, in this order. Move the coils to the second place."
+        )
 
 
 def large(shape: tuple[int, ...]) -> bool:
@@ -148,6 +161,7 @@ def in_pieces(
     """
     check_claim(source, shape)
     check_mask(shape, mask, source)
+    _check_order(shape, source)
     count, (height, width) = shape[0], shape[-2:]
     few = max(1, AT_ONCE // ((1 if costly else 4) * prod(shape[1:])))
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, conv1d, pad, unfold
 
-from lipspline.imaging.coils import GAUSSIAN_MEDIAN
+from lipspline.imaging.coil_noise import GAUSSIAN_MEDIAN
 from lipspline.operators import FanBeamCT, ParallelBeamCT, fbp
 
 WEAK = 0.05  # of the usual flat field: a detector with less is dead

@@ -231,7 +231,10 @@ def inspect_file(path: str | Path) -> Inspection:
             findings += [] if found is None else [found]
     # who knows the format and cannot read the file says why; others only that they do not know it
     known = [(name, error) for name, error in problems if "is not in a known format" not in str(error)]
-    words = tuple(f"{name}: {error}" for name, error in known or problems)
+    readers: dict[str, list[str]] = {}
+    for name, error in known or problems:  # several readers open the same formats, and say the same of them
+        readers.setdefault(str(error), []).append(name)
+    words = tuple(f"{', '.join(names)}: {error}" for error, names in readers.items())
     return Inspection(path, _bytes(path), tuple(findings), words)
 
 

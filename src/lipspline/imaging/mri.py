@@ -10,9 +10,9 @@ from torch import Tensor
 from lipspline._infra.randomness import generator
 from lipspline.formats.kspace import LazyKspace
 from lipspline.formats.volume import Unit, Volume
+from lipspline.imaging.coil_noise import Mixing, noise_in_kspace, noise_samples, without_gaps
 from lipspline.imaging.coils import (
     Coils,
-    Mixing,
     Phase,
     Unknown,
     Whiten,
@@ -24,10 +24,7 @@ from lipspline.imaging.coils import (
     divided,
     folded_phase,
     given_maps,
-    noise_in_kspace,
-    noise_samples,
     soft_maps,
-    without_gaps,
 )
 from lipspline.imaging.map_errors import CALIBRATION, with_better_maps, with_map_errors
 from lipspline.imaging.problem import EmptySlice, Modality, Problem, brightness, checked_brightness, middle

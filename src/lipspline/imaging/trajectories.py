@@ -17,6 +17,7 @@ from lipspline._infra.randomness import generator
 from lipspline.formats.kspace import Kspace
 from lipspline.formats.trajectories import NonCartesianKspace
 from lipspline.formats.volume import Unit
+from lipspline.imaging.coil_noise import deviation, without_gaps
 from lipspline.imaging.coils import (
     Coils,
     Phase,
@@ -26,11 +27,9 @@ from lipspline.imaging.coils import (
     coil_maps,
     coil_mixing,
     coil_notes,
-    deviation,
     divided,
     folded_phase,
     given_maps,
-    without_gaps,
 )
 from lipspline.imaging.mri import NOISY_REFERENCE, check_simulation, trajectory_notes
 from lipspline.imaging.problem import EmptySlice, Modality, Problem, brightness, checked_brightness, middle

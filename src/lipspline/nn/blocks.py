@@ -103,8 +103,8 @@ class L2NormPool2d(nn.Module):
             checks.divides(
                 "The size of an L2NormPool2d", self.size, "the size of the image", n, "Pad or crop the image."
             )
-        squares = F.pixel_unshuffle(x, self.size).unflatten(-3, (-1, self.size**2))
-        return torch.linalg.vector_norm(squares, dim=-3)
+        squares = x.unflatten(-1, (-1, self.size)).unflatten(-3, (-1, self.size))
+        return torch.linalg.vector_norm(squares, dim=(-3, -1))
 
     def extra_repr(self) -> str:
         return f"{self.size}"

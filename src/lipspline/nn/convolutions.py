@@ -161,8 +161,8 @@ def conv2d(
         constraint: `"orthogonal"`, the convolution of periodic images is an isometry (or the adjoint of one, if it
             loses channels); `"spectral"`, only its norm is `lipschitz`; or `"aol"`, its norm is at most that, without
             an iteration (`lipspline.nn.matrices.AlmostOrthogonal`).
-        stride: above 1 the pixels of each stride x stride square first become channels (`nn.PixelUnshuffle`), so that
-            the layer is an `nn.Sequential` and its kernel covers kernel * stride pixels.
+        stride: above 1 the pixels of each stride x stride square first become channels (`InvertibleDownsampling`), so
+            that the layer is an `nn.Sequential` and its kernel covers kernel * stride pixels.
         groups: parts of the channels that do not see each other, each an orthogonal convolution of its own.
         padding_mode: `"zeros"` or `"circular"`; with zeros some energy is lost over the border.
         method: how to orthonormalize, see `lipspline.functional.matrices.orthonormalize`.
@@ -180,7 +180,7 @@ def conv2d(
     options = {"padding": "same", "padding_mode": padding_mode, "bias": bias, "groups": groups}
     layer = Conv2d(c_in * stride**2, c_out, kernel, **options)
     _constrain(layer, constraint, method, init, lipschitz)
-    return layer if stride == 1 else nn.Sequential(nn.PixelUnshuffle(stride), layer)
+    return layer if stride == 1 else nn.Sequential(InvertibleDownsampling(stride), layer)
 
 
 def conv1d(

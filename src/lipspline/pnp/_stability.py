@@ -96,7 +96,8 @@ class Evidence:
         for estimate in self.solution.certificate.estimates:
             bound = "not claimed" if estimate.constant is None else f"{estimate.constant:.6g}"
             verdict = "" if estimate.constant is None else self._verdict(estimate.label, estimate.constant)
-            random, optimised = (f"{self.worst(estimate.label, optimised=how):.6g}" for how in (False, True))
+            seen = (self.worst(estimate.label, optimised=how) for how in (False, True))
+            random, optimised = ("not tried" if math.isnan(ratio) else f"{ratio:.6g}" for ratio in seen)
             rows.append((f"[{estimate.label}]", bound, random, optimised, verdict))
         widths = [max(len(row[i]) for row in rows) for i in range(5)]
         table = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -104,8 +105,6 @@ class Evidence:
 
     def _verdict(self, label: str, constant: float) -> str:
         ratios = [ratio for p in self.perturbations for ratio in p.ratios if ratio.label == label]
-        if not ratios:
-            return "not tried"
         if not all(ratio.holds for ratio in ratios):
             return "BROKEN"
         exceeded = max(ratio.measured for ratio in ratios) > constant
@@ -155,6 +154,8 @@ def stability(
     """
     checks.at_least("perturbations", perturbations, 0)
     checks.at_least("ascents", ascents, 0)
+    if not perturbations and not ascents:
+        raise ValueError("perturbations and ascents are both 0, so that nothing would be tried. Give one of them.")
     checks.positive("size", size)
     if isinstance(denoiser, Energy):
         if step is not None or contraction != 1.0:

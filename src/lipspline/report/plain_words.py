@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
+from functools import partial
 from typing import Literal
 
 from lipspline.functional.quality import Agreement, DataMisfit
@@ -70,7 +71,7 @@ def objective_lines(setting: ObjectiveSetting, violations: Sequence[str] = ()) -
     silent = [replace(estimate, constant=None) for estimate in estimates]
     energy = "convex" if not setting.weak_convexity else f"weakly convex, ρ ≤ {at_most(setting.weak_convexity)}"
     pull = "A small pull towards a fixed reference makes the answer unique; the larger it is, the more stable it is."
-    passes = []
+    passes, words = [], partial(_estimate, smaller="; the prior ridge has smaller ones" if setting.moving else "")
     if setting.moving:
         pull = "A small pull towards the image of the first pass; the larger it is, the more stable the answer is."
         sentence = (
@@ -79,7 +80,7 @@ def objective_lines(setting: ObjectiveSetting, violations: Sequence[str] = ()) -
         )
         passes = [Line("Two passes", f"≤ {at_most(setting.moving)}", sentence, "proven")]
     return {
-        PROMISED: [_minimiser(setting, violations), *map(_estimate, silent if violations else estimates)],
+        PROMISED: [_minimiser(setting, violations), *map(words, silent if violations else estimates)],
         HYPOTHESES: [
             Line("Energy R", energy, "Computed from its weights, for every image.", "proven"),
             *passes,
@@ -356,13 +357,14 @@ ESTIMATES = {
 }
 
 
-def _estimate(estimate: Estimate) -> Line:
+def _estimate(estimate: Estimate, smaller: str = "") -> Line:
+    """A bound in words; `smaller` is which prior has a smaller one, to be said where this one is of little use."""
     name, claim, silence = ESTIMATES[estimate.label]
     if estimate.constant is None:
         return Line(name, "no bound", silence, "not claimed")
     sentence = claim.format(amount=_amount(estimate.constant))
-    if estimate.constant > (TELLING if estimate.label == "minimiser:data" else LARGE):
-        sentence += " So large a bound holds, but says little in practice; the prior ridge has smaller ones."
+    if estimate.constant > LARGE:
+        sentence += f" So large a bound holds, but says little in practice{smaller}."
     return Line(name, f"≤ {at_most(estimate.constant)}", sentence, "proven")
 
 

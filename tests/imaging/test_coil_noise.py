@@ -5,15 +5,16 @@ import torch
 
 from lipspline.formats import builtin
 from lipspline.formats.kspace import Kspace
-from lipspline.imaging.coils import (
-    Whiten,
+from lipspline.imaging.coil_noise import (
+    _quietest,
+    deviation,
     noise_covariance,
     noise_in_kspace,
     noise_samples,
-    normalized_maps,
     virtual_coils,
     whitening,
 )
+from lipspline.imaging.coils import Whiten, normalized_maps
 from lipspline.imaging.mri import MeasuredMRI
 from lipspline.imaging.problem import Iteration, Problem, solve_problem
 from lipspline.imaging.strength import choose
@@ -183,3 +184,22 @@ def test_the_noise_of_points_in_a_plane_is_found_wherever_they_lie(name, noise):
     clean = centred_fft(torch.nn.functional.avg_pool2d(image, 7, 1, 3))
     data = clean + noise * 2**0.5 * torch.randn(clean.shape, dtype=torch.complex64, generator=stream)
     assert noise_in_kspace(data * PLANES[name], PLANES[name]) == pytest.approx(noise, rel=0.15)
+
+
+@pytest.mark.parametrize("name", ["random", "every second of both"])
+def test_signal_in_the_corners_of_kspace_is_not_taken_for_noise(name):
+    """Of a measured head with four coils the corners held four times the power of the noise, and other parts less."""
+    stream = torch.Generator().manual_seed(1)
+    parts = torch.randn(2, 1, 2, 128, 96, dtype=torch.complex64, generator=stream)
+    far = torch.maximum(ROWS.abs() / 64, (ROWS.abs() / 64 + COLUMNS.abs() / 48) / 1.4) > 0.8
+    signal = torch.where(far, 2.0, 100 * torch.exp(-RADIUS / 6))
+    data = (signal * parts[0] + parts[1]) * 2**0.5 * PLANES[name]
+    assert noise_in_kspace(data, PLANES[name]) == pytest.approx(1, rel=0.1)
+
+
+def test_noise_alone_is_not_taken_for_less_than_it_is():
+    """Though the quietest parts of k-space are looked for."""
+    stream = torch.Generator().manual_seed(0)
+    data = 2**0.5 * torch.randn(40, 1, 1, 128, 96, dtype=torch.complex64, generator=stream)
+    quiet = torch.tensor([deviation(_quietest(one * PLANES["random"], PLANES["random"])) for one in data])
+    assert float(quiet.mean()) == pytest.approx(1, abs=0.03)
