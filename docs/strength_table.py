@@ -1,7 +1,8 @@
 """Fill the table of docs/choose.md: how `--noise auto --beta auto` do with a prior weaker and stronger than it is.
 
 It is in results/strength.json. `--check` fails if the page does not show it. `--measure DIR` measures it first, on
-files below the data folder DIR and on the images of the demo; this takes some minutes on two cores.
+files below the data folder DIR and on the images of the demo; this takes some minutes on two cores. With `--only WORDS`
+only rows whose name contains them are measured, and the others stay.
 """
 
 import json
@@ -44,10 +45,12 @@ def scans(data: Path) -> dict[str, Scan]:
     }
 
 
-def measure(data: Path) -> None:
-    """PSNR of the first slice of each scan with each prior."""
-    rows = {}
+def measure(data: Path, only: str = "") -> None:
+    """PSNR of the first slice of each scan with each prior; of those whose name contains `only`."""
+    rows = json.loads(FOUND.read_text())["psnr"] if only else {}
     for name, scan in scans(data).items():
+        if only not in name:
+            continue
         problem = scan.problem(0)
         cells = {"direct": problem.quality(problem.direct)}
         for prior in PRIORS:
@@ -83,7 +86,8 @@ def filled() -> str:
 
 if __name__ == "__main__":
     if "--measure" in sys.argv:
-        measure(Path(sys.argv[sys.argv.index("--measure") + 1]))
+        only = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else ""
+        measure(Path(sys.argv[sys.argv.index("--measure") + 1]), only)
     if "--check" in sys.argv and PAGE.read_text() != filled():
         sys.exit("docs/choose.md does not show results/strength.json: run `python docs/strength_table.py`.")
     PAGE.write_text(filled())
