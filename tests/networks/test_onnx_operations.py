@@ -121,6 +121,8 @@ def test_upsample_of_old_files(tmp_path: Path):
     [
         ({"mode": "linear", "antialias": 1}, "antialias"),
         ({"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize"}, "tf_crop_and_resize"),
+        ({"mode": "area"}, "mode=area"),
+        ({"mode": "nearest", "nearest_mode": "up"}, "nearest_mode=up"),
     ],
 )
 def test_a_resize_that_is_not_known_is_refused(options: dict[str, Any], words: str, tmp_path: Path):

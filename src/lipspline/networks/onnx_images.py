@@ -122,6 +122,14 @@ def _space_to_depth(x, *, blocksize):
     return x.reshape(b, c * blocksize**2, h // blocksize, w // blocksize)
 
 
+NEAREST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "round_prefer_floor": lambda at: np.ceil(at - 0.5),
+    "round_prefer_ceil": lambda at: np.floor(at + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
 @onnx_operation("Resize")
 def _resize(
     x, roi=None, scales=None, sizes=None, *, mode="nearest", coordinate_transformation_mode="half_pixel",
@@ -132,6 +140,10 @@ def _resize(
     if antialias or keep_aspect_ratio_policy != "stretch":
         option = "antialias=1" if antialias else f"keep_aspect_ratio_policy={keep_aspect_ratio_policy}"
         raise ValueError(f"{option} has no rule.")
+    if mode not in ("nearest", "linear", "cubic"):
+        raise ValueError(f"mode={mode} has no rule.")
+    if nearest_mode not in NEAREST:
+        raise ValueError(f"nearest_mode={nearest_mode} has no rule.")
     places = [place % x.ndim for place in axes] if axes is not None else list(range(x.ndim))
     if sizes is not None and np.size(sizes):
         lengths = ints(sizes)
@@ -185,13 +197,7 @@ def _coordinates(size: int, length: int, scale: np.float32, transformation: str)
 
 
 def _nearest(at: np.ndarray, size: int, rounding: str) -> np.ndarray:
-    ways = {
-        "round_prefer_floor": np.ceil(at - 0.5),
-        "round_prefer_ceil": np.floor(at + 0.5),
-        "floor": np.floor(at),
-        "ceil": np.ceil(at),
-    }
-    return np.eye(size)[np.clip(ways[rounding], 0, size - 1).astype(int)]
+    return np.eye(size)[np.clip(NEAREST[rounding](at), 0, size - 1).astype(int)]
 
 
 def _interpolation(
