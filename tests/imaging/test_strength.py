@@ -12,7 +12,7 @@ from lipspline.formats.volume import Volume
 from lipspline.imaging import held_out, strength
 from lipspline.imaging.mri import SimulatedMRI, Undersampling
 from lipspline.imaging.problem import Iteration, Problem, solve_problem
-from lipspline.operators import MRI, Identity
+from lipspline.operators import Identity
 from lipspline.priors import EnergyPrior, resolve
 
 
@@ -245,20 +245,3 @@ def test_a_beta_that_is_far_too_large_is_found_to_be():
     found = replace(undersampled(0.002), noise=0.05)
     chosen, by_noise = (strength.choose("lls", 25, "auto", found, refine=how) for how in (True, False))
     assert chosen.weight < by_noise.weight
-
-
-def test_where_nothing_can_be_held_out_k_space_wants_four_times_the_beta_of_the_rule():
-    truth = torch.zeros(1, 1, 32, 32, dtype=torch.complex64)
-    truth[..., 8:24, 8:24] = 1
-    mask = torch.zeros(32)
-    mask[13:20] = 1
-    H = MRI(mask != 0, images="complex", convention="centred")
-    y = H.forward(truth)
-    found = Problem(y, H, H.adjoint(y), 1.0, 0.015, along=-1)
-    assert held_out.held_out(found) is None
-    rule, chosen = (strength.choose("lls", "auto", "auto", found, refine=refine) for refine in (False, True))
-    weaker = strength.choose("lls", "auto", "auto", found, 0.5)
-    assert 0.01 < rule.weight < 0.1
-    assert chosen.weight == pytest.approx(4 * rule.weight)
-    assert weaker.weight == pytest.approx(2 * rule.weight)
-    assert (chosen.noise, weaker.noise) == (rule.noise, rule.noise)

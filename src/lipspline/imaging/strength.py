@@ -48,8 +48,6 @@ ENERGY = 0.5
 """The strength of an energy over that which the noise asks for."""
 UNTRIED = 2.0
 """k-space wants an energy more than other data do; where nothing can be held out to tell how much, by this factor."""
-UNTRIED_DENOISER = 4.0
-"""The same for a denoiser: with 4 and 15 coils `lls` was best at 2.5 to 5.6 times the β of the rule, `relu` at 8."""
 ABOVE = 2.0
 """The noise level at which an energy is served, over that of the data: a little smoother than the noise asks for."""
 ENERGY_NOISES = (4.0, 25.0)
@@ -160,9 +158,10 @@ def choose(
     if not free:
         return chosen
     best = refined_beta(chosen.served, chosen.weight, BETAS, problem, max_steps, watch)
-    found_how = _seen(problem, factor) if best is None else f"{_seen(problem, factor)}, {FROM_HELD_OUT}"
-    wanted = factor * (UNTRIED_DENOISER * chosen.weight if best is None else best)
-    return replace(chosen, weight=min(max(wanted, BETAS[0]), BETAS[1]), chosen=found_how)
+    if best is None:
+        return chosen if factor == 1 else _choose_denoiser(found, noise, beta, problem, factor)
+    weight = min(max(best * factor, BETAS[0]), BETAS[1])
+    return replace(chosen, weight=weight, chosen=f"{_seen(problem, factor)}, {FROM_HELD_OUT}")
 
 
 def _choose_energy(
